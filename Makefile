@@ -1,7 +1,7 @@
 # Everything here works on a fresh Debian 12 or 13, with its Python and Java; `make run` and the others install what is missing first.
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down status test test-stores test-cluster lint docs screenshots wheel tarball clean
+.PHONY: help setup run up down status test test-stores test-cluster test-downstream lint docs screenshots wheel tarball clean
 
 PYTHON := .venv/bin/python
 SLUICE := .venv/bin/sluice
@@ -37,6 +37,9 @@ test-stores: setup ## crash and freeze tests with an S3 server that fails in pla
 
 test-cluster: setup ## all recordings through a Spark cluster whose workers and master die meanwhile
 	@$(PYTHON) -m pytest -n0 -s tests/etl/spark/every_recording.py
+
+test-downstream: setup ## sinks, DDL, checkpoint and verification against a server of yours: make test-downstream PORT=3306
+	@$(PYTHON) -m pytest -n0 --downstream-server $(PORT) tests/etl/downstream tests/etl/sinks tests/etl/ddl tests/etl/verify tests/etl/apply
 
 docs: setup ## the documentation as a site in site/, made without network; open site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet

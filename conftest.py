@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, settings
 from tests.schedule import LongestFirst, in_order
 
 pytest_plugins = (
+    "tests.etl.files_pipeline",
     "tests.etl.mariadb_fixture",
     "tests.etl.spark.standalone_fixture",
     "tests.etl.spark_fixture",

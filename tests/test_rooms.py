@@ -26,7 +26,9 @@ ROOMS = {
 }
 """What each may import."""
 ETL = {
+    "asking": set(),
     "dialect": set(),
+    "airflow_run": set(),
     "first_use": set(),
     "steps": {"formats"},
     "server_errors": set(),
@@ -47,8 +49,8 @@ ETL = {
     "ownership": {"downstream", "settings"},
     "landing": {"downstream", "explode", "ownership", "recorded_schema", "settings", "sinks", "spark", "waiting"},
     "operate": {
-        "ddl", "downstream", "formats", "landing", "ownership", "recorded_schema", "server_errors", "settings",
-        "shapes", "sinks",
+        "asking", "ddl", "downstream", "formats", "landing", "ownership", "recorded_schema", "server_errors",
+        "settings", "shapes", "sinks",
     },
     "archive": {"lake", "settings", "spark", "waiting"},
     "copy": {
@@ -66,13 +68,14 @@ ETL = {
         "apply", "backfill", "downstream", "formats", "ownership", "prepare", "recorded_schema", "rules",
         "server_errors", "settings", "shapes", "sinks", "spark", "steps",
     },
-    "metrics": {"overview", "ownership", "settings"},
-    "overview": {"downstream", "operate", "ownership", "retain", "settings", "sinks"},
+    "metrics": {"asking", "overview", "ownership", "settings"},
+    "overview": {"asking", "downstream", "operate", "ownership", "retain", "settings"},
     "retain": {"settings"},
     "undo": {"downstream", "find", "formats", "recorded_schema", "rules", "settings", "shapes"},
     "find": {"formats", "prepare", "recorded_schema", "rules", "settings", "shapes", "spark"},
     "base": {
-        "asof", "copy", "downstream", "formats", "ownership", "rules", "server_errors", "settings", "spark",
+        "airflow_run", "asof", "copy", "downstream", "formats", "ownership", "rules", "server_errors", "settings",
+        "spark",
     },
     "restore": {
         "apply", "archive", "asof", "base", "copy", "ddl", "dialect", "downstream", "formats", "ownership", "prepare",
@@ -80,12 +83,13 @@ ETL = {
     },
     "asof": {"archive", "copy", "formats", "lake", "prepare", "recorded_schema", "settings", "shapes", "spark"},
     "verify": {
-        "asof", "backfill", "base", "copy", "downstream", "find", "first_use", "formats",
+        "airflow_run", "asof", "backfill", "base", "copy", "downstream", "find", "first_use", "formats",
         "ownership", "prepare", "reapply", "retain", "rules", "settings", "shapes", "steps",
     },
     "tables": {"ddl", "downstream", "find", "ownership", "recorded_schema", "rules", "settings"},
-    "drill": {"copy", "downstream", "ownership", "restore", "retain", "settings"},
+    "drill": {"airflow_run", "copy", "downstream", "ownership", "restore", "retain", "settings"},
     "task": {"settings", "waiting"},
+    "pipeline_dags": {"settings", "task"},
     "__init__": {"apply", "landing", "settings"},
 }  # fmt: skip
 """What each inner room of `etl` may import of the others; all may import relay and upstream."""
@@ -138,7 +142,8 @@ UPSTREAM = {
     "conversion": {"codec", "column_types", "schema"},
     "old_collations": {"codec", "column_types", "schema"},
     "rows": {"codec", "old_collations", "schema"},
-    "history": {"ddl_actions", "ddl_job", "job", "old_collations", "rename_statement", "schema"},
+    "history": {"by_id", "ddl_actions", "ddl_job", "job", "old_collations", "rename_statement", "schema", "tso"},
+    "packed_jobs": {"job", "schema"},
     "job_versions": {"ddl_actions", "ddl_job", "history", "job", "schema", "tso"},
     "pd": {"backoff", "codec", "pb", "rpc", "tso"},
     "tikv": {"backoff", "codec", "pb", "pd", "rpc", "schema", "tso"},
@@ -166,6 +171,7 @@ RELAY = {
     "quality": {"storage"},
     "remembered": {"storage"},
     "sealed": {"format_version"},
+    "schema_snapshots": {"format_version", "sealed", "storage"},
     "window": {"part", "sealed"},
     "window_log": {"decisions", "storage", "window"},
     "places": {"errors", "ownership", "storage", "url"},

@@ -138,6 +138,17 @@ def test_the_wheel_says_its_version_and_licence_and_holds_code_dags_and_one_reco
     assert not [name for name in played if "pump-data-dir" in name or "drainer" in name]
 
 
+def test_what_the_wheel_puts_beside_peoples_own_packages_is_what_the_documents_name_and_no_more(wheel):
+    with zipfile.ZipFile(wheel) as file:
+        tops = {name.split("/", 1)[0] for name in file.namelist()} - {f"sluice-{VERSION}.dist-info"}
+    said = re.search(
+        r"The package's modules are (.*?), at the top", (ROOT / "docs/install.md").read_text("utf-8"), re.S
+    )
+    assert said is not None
+    assert tops == set(re.findall("`([a-z_]+)`", said[1]))
+    assert tops.isdisjoint({"tests", "docs", "deploy", "monitoring", "conftest.py"})
+
+
 def test_the_wheel_holds_the_versions_of_the_lock_file_as_constraints(wheel):
     with zipfile.ZipFile(wheel) as file:
         held = file.read("embedded/constraints.txt").decode()

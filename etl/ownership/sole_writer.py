@@ -163,8 +163,8 @@ class SoleWriter:
             raise NotSoleWriterError(
                 f"{self._where}: the checkpoint that this pipeline wrote is gone. Nothing was applied: all since the"
                 " relay log's beginning would be applied again.",
-                way_out="bring the row back; or, if the downstream is to begin where the relay log begins: `sluice"
-                " takeover`",
+                way_out="bring the row back; or, if the downstream was lost, make it a replica again with `sluice"
+                " bootstrap`; or, if it is to begin where the relay log begins: `sluice takeover`",
             )
         elif found is not None and found.owner != owned.pipeline and found.to_text() != owned.adopted:
             by = f"pipeline {found.owner}" if found.owner else "a Drainer"

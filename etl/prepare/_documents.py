@@ -135,14 +135,6 @@ class BatchDocument:
     rows: int | None = None
     """How many changes of the last window count, from the first on; None: all."""
 
-    @property
-    def bytes(self) -> int:
-        """Of the parts that have to be read."""
-        parts = [part for window in self.windows for part in window.parts]
-        parts += [part for windows in self.behind.values() for each in windows for part in each]
-        parts += [part for counted in self.counted_before for part in counted.parts]
-        return sum(part.bytes for part in parts)
-
     @classmethod
     def of(cls, windows: Iterable[Window], after_ts: int | None = None, until_ts: int | None = None) -> BatchDocument:
         """See `WindowDocument.of`."""

@@ -141,12 +141,44 @@ class MariaDBServer:
         connection.close()
 
 
+class GivenServer(MariaDBServer):
+    """A server of `--downstream-server`, in place of one that the tests start: MariaDB, MySQL or TiDB on a loopback
+    port, where `root` needs no password. It is emptied again and again, so it must hold nothing when the tests begin.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def start(self) -> None:
+        with self.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SHOW DATABASES")
+            if held := {str(name).lower() for (name,) in cursor.fetchall()} - _KEEP - {"test", "metrics_schema"}:
+                raise pytest.UsageError(
+                    f"--downstream-server: the tests drop every database of the server at 127.0.0.1:{self.port}, and it"
+                    f" holds {', '.join(sorted(held))}: give them one that is empty"
+                )
+            cursor.execute("CREATE USER IF NOT EXISTS sluice")
+            cursor.execute(documented_grant())
+
+    def kill(self) -> None:
+        pytest.skip("a server of --downstream-server isn't killed")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--downstream-server", type=int, metavar="PORT",
+        help="Use the empty server at 127.0.0.1:PORT (root, no password) as the downstream, in place of a MariaDB that"
+        " the tests start. Everything in it is dropped.",
+    )  # fmt: skip
+
+
 @pytest.fixture(scope="session")
-def mariadb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDBServer]:
-    server = MariaDBServer(tmp_path_factory.mktemp("mariadb"))
+def mariadb_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDBServer]:
+    given = request.config.getoption("--downstream-server")
+    server = MariaDBServer(tmp_path_factory.mktemp("mariadb")) if given is None else GivenServer(given)
     server.start()
     yield server
-    server.kill()
+    server.kill() if given is None else server.empty()
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ class MetaKeys:
     def get(self, key: bytes, ts: int) -> bytes | None:
         return self._values.get(key)
 
-    def scan(self, start: bytes, end: bytes, ts: int) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, start: bytes, end: bytes, ts: int, limit: int = 256) -> Iterator[tuple[bytes, bytes]]:
         return ((key, self._values[key]) for key in sorted(self._values) if start <= key < end)
 
     def tso(self) -> int:
