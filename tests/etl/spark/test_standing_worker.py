@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -50,17 +50,23 @@ def work():
 
 
 @pytest.fixture(scope="module")
-def function(spark_remote: str) -> Iterator[SparkFunction]:
+def made(spark_remote: str) -> Iterator[Callable[[], SparkFunction]]:
+    """Makes functions that nobody has called yet."""
     server = Spark(spark_remote)
     spark = session.attach(server, "standing")
-    found = SparkFunction((spark, server), work(), (TEXTS, TEXTS), Judge())
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(standing, "_COMES_S", 200.0)  # the first worker of a busy machine takes its time
         patched.setattr(standing, "_STANDS_S", 2_000.0)
         patched.setattr(standing, "_ENDS_S", 200.0)
-        yield found
-    found.release()
+        yield lambda: SparkFunction((spark, server), work(), (TEXTS, TEXTS), Judge())
     session.close(spark)
+
+
+@pytest.fixture(scope="module")
+def function(made: Callable[[], SparkFunction]) -> Iterator[SparkFunction]:
+    found = made()
+    yield found
+    found.release()
 
 
 def ask(function: SparkFunction, *texts: str, alone: bool = True) -> list[tuple[str, int]]:
@@ -116,11 +122,9 @@ def test_large_calls_at_once_go_to_several_workers_and_give_the_one_up(function:
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_where_no_worker_can_come_back_calls_are_jobs(
-    function: SparkFunction, monkeypatch, caplog, *, alone: bool
+    made: Callable[[], SparkFunction], monkeypatch, caplog, *, alone: bool
 ) -> None:
-    function.release()
-    function._crew._workers.clear()
-    function._standing._again = 0.0
+    function = made()
     with socket.create_server(("127.0.0.1", 0)) as gone:
         closed = gone.getsockname()[1]
     monkeypatch.setattr(standing, "Attend", lambda *args: Attend(*args[:4], closed, args[5]))
