@@ -18,7 +18,7 @@ log = logging.getLogger("sluice.apply")
 _POLL_S = 0.02
 _LISTEN_S = 0.25
 _CONTROL_INTERVAL_S = 0.2
-_FAR_FIND_S = 60.0
+_FIND_S, _FAR_FIND_S = 10.0, 60.0
 _FAR_POLL_S, _FAR_CONTROL_INTERVAL_S = 0.25, 2.0  # in an object store, where each look is charged for
 _NO_END = 2**63 - 1
 MAX_WINDOWS = 2_000
@@ -77,8 +77,9 @@ class NextWindows:
             windows = [window for window in windows if window.lo < hi]
         self._first_hi = None
         self._cut = windows[-1] if hi < windows[-1].hi else None
-        if self._cut is None and self._is_far:  # a list each time would cost more than all else
-            self._at_boundary, self._find_due = hi, time.monotonic() + _FAR_FIND_S
+        if self._cut is None:  # to list an hour's windows each time would cost more than all else
+            self._at_boundary = hi
+            self._doubt_later()
         return tuple(windows), hi
 
     def appointments_at(self, position: int) -> list[Appointment]:
@@ -135,7 +136,7 @@ class NextWindows:
         self._missed = position, time.monotonic()
         if window is not None or self._is_boundary(position):
             return window
-        self._find_due = time.monotonic() + _FAR_FIND_S
+        self._doubt_later()
         window = self._relay.find(position)
         if window is not None and window.lo > position:
             raise RelayGapError(
@@ -167,8 +168,11 @@ class NextWindows:
             return self._first_hi
         return _NO_END if self._until is None else self._until
 
+    def _doubt_later(self) -> None:
+        self._find_due = time.monotonic() + (_FAR_FIND_S if self._is_far else _FIND_S)
+
     def _is_boundary(self, position: int) -> bool:
         """Whether `position` is known to be the end of the chain, so that the next window must begin there: O(1) by
-        name.
+        name. Now and then that is doubted: windows may have been removed.
         """
-        return self._at_boundary == position and not (self._is_far and time.monotonic() > self._find_due)
+        return self._at_boundary == position and time.monotonic() <= self._find_due

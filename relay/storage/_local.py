@@ -64,7 +64,7 @@ class LocalStorage:
 
     def names(self, path: str) -> list[str]:
         try:
-            return sorted(file.name for file in (self._root / path).iterdir() if not file.name.startswith("."))
+            return sorted(name for name in os.listdir(self._root / path) if not name.startswith("."))
         except FileNotFoundError:
             return []
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from pathlib import Path
+from unittest import mock
 
 from etl.apply._next_windows import MAX_WINDOWS, NextWindows
 from etl.downstream import Flight
 from etl.settings import Apply
 from relay import RelayLog, Window
+from relay.storage import open_storage
 from relay.window import window_path
 
 
@@ -34,3 +36,30 @@ def test_windows_of_days_without_traffic_are_applied_some_at_a_time_and_a_flight
 
     assert batches(None) == [(MAX_WINDOWS, MAX_WINDOWS), (5, count)]
     assert batches(Flight(count)) == [(count, count)]
+
+
+def test_what_comes_next_is_found_by_name_however_many_windows_an_hour_has(tmp_path: Path) -> None:
+    """A list costs as much as the hour has windows, some ten thousand, and there are ten windows a second."""
+    storage = open_storage(tmp_path.as_uri())
+    relay = RelayLog(storage)
+    stopped = threading.Event()
+    listed: list[str] = []
+
+    def names(path: str) -> list[str]:
+        listed.append(path)
+        return names_of(path)
+
+    names_of = storage.names
+    with (
+        contextlib.closing(NextWindows(relay, Apply(), None, None, stopped)) as following,
+        mock.patch.object(storage, "names", names),
+    ):
+        position = 0
+        for lo in range(5):
+            landing = threading.Timer(0.1, relay.commit, [Window(lo, lo + 1, 7, "token", 0, 0, 0, 0)])
+            landing.start()
+            windows, position = following.after(position)
+            landing.join()
+            assert [window.lo for window in windows] == [lo]
+            assert position == lo + 1
+    assert len([path for path in listed if path.startswith("windows")]) <= 2  # where the chain begins
