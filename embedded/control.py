@@ -80,11 +80,13 @@ class ClusterControl:
         answer = _request("GET", f"{self._url}/commits?after={after_ts}&limit={limit}", timeout_s=30)
         return [(entry[0], entry[1]) for entry in answer]
 
-    def numbered_commits(self) -> list[tuple[int, float, int | None]]:
-        """Every commit so far: (commit_ts, Unix time in ms, the workload's transaction number or None), ascending."""
+    def numbered_commits(self, after_ts: int = 0) -> list[tuple[int, float, int | None]]:
+        """Every commit so far with a commit_ts > `after_ts`: (commit_ts, Unix time in ms, the workload's transaction
+        number or None), ascending.
+        """
         found: list[tuple[int, float, int | None]] = []
         while part := _request(
-            "GET", f"{self._url}/commits?after={found[-1][0] if found else 0}&limit=10000", timeout_s=30
+            "GET", f"{self._url}/commits?after={found[-1][0] if found else after_ts}&limit=10000", timeout_s=30
         ):
             found += [(entry[0], entry[1], entry[2]) for entry in part]
         return found

@@ -60,7 +60,7 @@ class Stack:
     """
 
     def __init__(self, home: Path | None = None, dags: Path = DAGS, settings: str = "") -> None:
-        """`settings`: further sections for the pipeline's sluice.toml."""
+        """`settings`: what ends the pipeline's sluice.toml: further keys of `[relay]`, then further sections."""
         self.home = (home or default_home()).absolute()
         self._dags = dags
         self._settings = settings
@@ -261,10 +261,9 @@ class Stack:
             "# Written by `sluice up` at every start of the one-machine stack.\n"
             f'[upstream]\npd-urls = "{pd}"\ninitial-commit-ts = 0\n'
             f'sql-host = "{LOOPBACK}"\nsql-port = {site.ports["cluster-sql"]}\n\n'
-            f'[relay]\nurl = "{relay}"\n\n'
             f'[spark]\nremote = "{spark}"\n\n'
-            f'[downstream]\nhost = "{LOOPBACK}"\nport = {site.ports["mariadb"]}\nuser = "root"\n'
-            f"{self._settings}"
+            f'[downstream]\nhost = "{LOOPBACK}"\nport = {site.ports["mariadb"]}\nuser = "root"\n\n'
+            f'[relay]\nurl = "{relay}"\n{self._settings}'
         )
         site.config.write_text(text, encoding="utf-8")
 

@@ -1,0 +1,371 @@
+"""Hours of steady traffic with DDL and kills: do rate, lag, memory and files stay what they are?
+
+    python -m bench.endurance [--hours 2] [--rate 500] [--kill-every 60] [--ddl-every 60] [--mode atomic]
+                              [--seed 1] [--home FOLDER] [--picture FILE.svg]
+
+The whole stack with Airflow and live traffic: every so often a column is added to one of many tables, and something is
+killed with -9 (`bench.soak.VICTIMS`) and started again as a supervisor would. Windows and archive are kept for an hour,
+the least there is, so in the second hour as much goes as comes. Every ten seconds: transactions that became visible
+downstream and how late, memory of each kind of process, files and bytes of each store. In the end both sides are
+compared row by row, and every transaction's own row must be there once. Keeps one JSON document like all benchmarks,
+and draws the picture. The exit code is 1 if anything differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pymysql
+
+from bench import charts, results, soak
+from bench.processes import replicating
+from embedded import Stack
+from embedded.control import AirflowClient, ClusterControl
+from embedded.launch import PUMP_NAMES, connect
+from embedded.repository import default_home
+from embedded.run import fresh_stack, wait_pipeline
+from embedded.state import StackError
+from embedded.verification import verify
+from embedded.view import View
+from embedded.viewer import Viewer
+from upstream import tso
+
+DATABASE, TABLES = "sluice_load", 20
+TRAFFIC = {"transactions": None, "rows": 4, "tables": TABLES, "updates": 0.5, "deletes": 0.24, "database": DATABASE}
+_SETTINGS = 'keep = "1h"\n\n[archive]\nkeep = "1h"\n\n[apply]\nmode = "{mode}"\n'
+_EVERY_S = 10.0
+_PROBE_S = 0.05
+_COMES_S = 300.0
+_SETTLED_MS = 1_000.0
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What is done for how long; `*_every_s` 0 is never."""
+
+    hours: float
+    rate: float
+    kill_every_s: float
+    ddl_every_s: float
+    mode: str
+    seed: int
+
+
+@dataclass(slots=True)
+class Sample:
+    """Ten seconds. `rate`: transactions/s that became visible downstream. Lags in ms, None where none did. `memory`:
+    MiB by kind of process. `files`, `mib`: of each store.
+    """
+
+    at_s: float
+    rate: float
+    p50_ms: float | None
+    p95_ms: float | None
+    max_ms: float | None
+    memory: dict[str, float] = field(default_factory=dict)
+    files: dict[str, int] = field(default_factory=dict)
+    mib: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Endured:
+    """What came of it. `killed`: [s since the beginning, what]."""
+
+    course: Course
+    seconds: float = 0.0
+    transactions: int = 0
+    ddls: int = 0
+    killed: list[tuple[float, str]] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    compared: str = ""
+    wrong: list[str] = field(default_factory=list)
+
+
+class _Arrivals(threading.Thread):
+    """Notes when each transaction's row was visible downstream, over a connection that comes back when MariaDB does."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(name="arrivals", daemon=True)
+        self._port = port
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._new: list[tuple[int, float]] = []
+        self._last = 0
+        self._late: set[int] = set()
+        """Numbers below `_last` that haven't arrived: a later transaction may commit before an earlier one."""
+
+    def run(self) -> None:
+        while not self._over.is_set():
+            with contextlib.suppress(pymysql.err.Error, OSError), contextlib.closing(connect(self._port)) as database:
+                while not self._over.wait(_PROBE_S):
+                    self._look(database)
+
+    def _look(self, database: Any) -> None:
+        since = min(self._late, default=self._last + 1)
+        with database.cursor() as cursor:
+            cursor.execute(f"SELECT id FROM {DATABASE}.txn WHERE id >= %s ORDER BY id", (since,))
+            now = time.time() * 1000
+            found = [number for (number,) in cursor.fetchall() if number > self._last or number in self._late]
+        if found:
+            top = max(self._last, found[-1])
+            self._late = (self._late | set(range(self._last + 1, top + 1))) - set(found)
+            self._last = top
+            with self._lock:
+                self._new += [(number, now) for number in found]
+
+    def taken(self) -> list[tuple[int, float]]:
+        """(transaction, Unix ms) of all that came since the last call."""
+        with self._lock:
+            new, self._new = self._new, []
+        return new
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join(30)
+
+
+class _Commits:
+    """When transactions committed upstream, read as they come, forgotten when they have arrived."""
+
+    def __init__(self, control: ClusterControl) -> None:
+        self._control = control
+        self._after = 0
+        self._wall_ms: dict[int, float] = {}
+        self._waiting: list[tuple[int, float]] = []
+        self.count = 0
+
+    def read(self, settled_ms: float = _SETTLED_MS) -> None:
+        """All but the youngest, before which an earlier commit may still be noted."""
+        until = time.time() * 1000 - settled_ms
+        for commit_ts, wall_ms, number in self._control.numbered_commits(self._after):
+            if wall_ms > until:
+                break
+            self._after = commit_ts
+            if number is not None:
+                self._wall_ms[number] = wall_ms
+                self.count += 1
+
+    def lags(self, arrivals: list[tuple[int, float]]) -> list[float]:
+        """How late these came, in ms, ascending; of the youngest it is said with the next ones."""
+        self.read()
+        arrivals, self._waiting = self._waiting + arrivals, []
+        found = []
+        for number, at in arrivals:
+            if number in self._wall_ms:
+                found.append(at - self._wall_ms.pop(number))
+            else:
+                self._waiting.append((number, at))
+        return sorted(found)
+
+
+class _Disturbance:
+    """Kills and DDL by the clock, in a thread of their own."""
+
+    def __init__(self, stack: Stack, control: ClusterControl, done: Endured, report: Callable[[str], None]) -> None:
+        self._stack, self._control, self._done, self._report = stack, control, done, report
+        self._began = time.monotonic()
+        self._rng = random.Random(done.course.seed)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="disturbance", daemon=True)
+        self.failure: Exception | None = None
+
+    def __enter__(self) -> _Disturbance:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        self._thread.join(_COMES_S)
+
+    def _run(self) -> None:
+        course = self._done.course
+        kill_at, ddl_at = (self._next(self._began, each) for each in (course.kill_every_s, course.ddl_every_s))
+        try:
+            while not self._over.wait(0.5):
+                now = time.monotonic()
+                if now >= ddl_at:
+                    ddl_at = self._next(now, course.ddl_every_s)
+                    table = self._rng.randrange(1, TABLES + 1)
+                    self._control.add_column(DATABASE, f"load_{table}", f"c{self._done.ddls}")
+                    self._done.ddls += 1
+                if now >= kill_at:
+                    kill_at = self._next(now, course.kill_every_s)
+                    if victim := soak.kill(self._stack, self._rng):
+                        self._done.killed.append((round(now - self._began, 1), victim))
+                        self._report(f"kill -9: {victim}")
+                soak.revive(self._stack)
+        except Exception as error:
+            self.failure = error
+
+    def _next(self, now: float, every_s: float) -> float:
+        return now + every_s * self._rng.uniform(0.5, 1.5) if every_s else float("inf")
+
+
+def endure(home: Path, course: Course, report: Callable[[str], None]) -> Endured:
+    """Run it in a stack of its own. Raises StackError where something doesn't come back."""
+    done = Endured(course)
+    stack = Stack(home, settings=_SETTINGS.format(mode=course.mode))
+    with fresh_stack(stack, None, report):
+        site = stack.site()
+        wait_pipeline(stack, AirflowClient(stack.home, site.ports["airflow"]))
+        control = ClusterControl(site.ports["cluster-control"])
+        control.workload(TRAFFIC | {"rate": course.rate, "seed": course.seed})
+        arrivals, commits = _Arrivals(site.ports["mariadb"]), _Commits(control)
+        arrivals.start()
+        try:
+            _wait_first(arrivals, commits)
+            with _Disturbance(stack, control, done, report) as disturbance:
+                for sample in _samples(stack, arrivals, commits):
+                    done.samples.append(sample)
+                    _say(report, done, sample)
+                    if disturbance.failure is not None:
+                        raise disturbance.failure
+                    if sample.at_s >= course.hours * 3600:
+                        break
+            done.seconds = done.samples[-1].at_s
+            control.stop()
+            _wait_applied(stack, control)
+        finally:
+            arrivals.stop()
+        commits.read(settled_ms=0)
+        done.transactions = commits.count
+        _judge(stack, done, report)
+    return done
+
+
+def _wait_first(arrivals: _Arrivals, commits: _Commits) -> None:
+    deadline = time.monotonic() + _COMES_S
+    while not commits.lags(arrivals.taken()):
+        if time.monotonic() > deadline:
+            raise StackError(f"no transaction arrived downstream within {_COMES_S:.0f} s")
+        time.sleep(1)
+
+
+def _samples(stack: Stack, arrivals: _Arrivals, commits: _Commits) -> Iterator[Sample]:
+    began = before = time.monotonic()
+    while True:
+        time.sleep(max(0.0, before + _EVERY_S - time.monotonic()))
+        now = time.monotonic()
+        came = arrivals.taken()
+        lags = commits.lags(came)
+        p50, p95, most = (round(lags[int((len(lags) - 1) * part)], 1) if lags else None for part in (0.5, 0.95, 1))
+        sample = Sample(round(now - began, 1), round(len(came) / (now - before), 1), p50, p95, most, _memory(stack))
+        for name, folder in _stores(stack).items():
+            sample.files[name], sample.mib[name] = _size(folder)
+        before = now
+        yield sample
+
+
+def _memory(stack: Stack) -> dict[str, float]:
+    """MiB of each kind of process; {} while one of them is being killed."""
+    try:
+        return {
+            name: round(sum(each.memory_info().rss for each in found) / _MIB, 1)
+            for name, found in replicating(stack).items()
+        }
+    except (psutil.Error, KeyError):
+        return {}
+
+
+def _stores(stack: Stack) -> dict[str, list[Path]]:
+    relay = stack.home / "relay"
+    return {
+        "pumps": [stack.site().data(name) for name in PUMP_NAMES],
+        "relay log": [each for each in relay.iterdir() if each.name != "archive"] if relay.is_dir() else [],
+        "archive": [relay / "archive"],
+        "logs": [stack.home / "logs", stack.home / "airflow"],
+    }
+
+
+def _size(folders: list[Path]) -> tuple[int, float]:
+    """Files and MiB in these folders; what goes meanwhile isn't counted."""
+    files = size = 0
+    for folder in folders:
+        for path, _, names in os.walk(folder):
+            for name in names:
+                with contextlib.suppress(OSError):
+                    size += os.stat(os.path.join(path, name)).st_size
+                    files += 1
+    return files, round(size / _MIB, 1)
+
+
+def _say(report: Callable[[str], None], done: Endured, sample: Sample) -> None:
+    if len(done.samples) % 6 == 0:
+        report(
+            f"{sample.at_s / 60:.0f} min: {sample.rate:.0f} transactions/s, lag p50 {sample.p50_ms} max {sample.max_ms}"
+            f" ms, {sum(sample.memory.values()):.0f} MiB, {sum(sample.files.values())} files, {len(done.killed)} kills,"
+            f" {done.ddls} DDL"
+        )
+
+
+def _wait_applied(stack: Stack, control: ClusterControl) -> None:
+    """Raises StackError if what was committed isn't downstream in time."""
+    newest = control.status()["newest_commit_ts"]
+    view = View(stack.site())
+    deadline = time.monotonic() + _COMES_S
+    try:
+        while (view.checkpoint.read() or 0) < newest:
+            soak.revive(stack)
+            if time.monotonic() > deadline:
+                raise StackError(f"the downstream isn't through commit_ts {newest} ({tso.text(newest)})")
+            time.sleep(1)
+    finally:
+        view.close()
+
+
+def _judge(stack: Stack, done: Endured, report: Callable[[str], None]) -> None:
+    """Both sides row by row, by `sluice verify`'s job; and by numbers that no part of Sluice gives."""
+    site = stack.site()
+    with contextlib.closing(connect(site.ports["mariadb"])) as database, database.cursor() as cursor:
+        cursor.execute(f"SELECT COUNT(*), MIN(id), MAX(id) FROM {DATABASE}.txn")
+        found = cursor.fetchone()
+    wanted = (done.transactions, 1, done.transactions)
+    if found != wanted:
+        done.wrong.append(f"rows, first and last transaction downstream are {found}, committed were {wanted}")
+    compared = verify(site, Viewer(report, lambda *_: None, lambda *_: None))
+    done.compared = f"{len(compared.tables)} tables, {compared.rows:,} rows, {compared.differences} differences"
+    if not compared.equal:
+        done.wrong.append(f"{done.compared}; job {compared.job}")
+
+
+def _parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--hours", type=float, default=2.0)
+    parser.add_argument("--rate", type=float, default=500.0)
+    parser.add_argument("--kill-every", type=float, default=60.0, metavar="SECONDS")
+    parser.add_argument("--ddl-every", type=float, default=60.0, metavar="SECONDS")
+    parser.add_argument("--mode", choices=("atomic", "parallel"), default="atomic")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--home", type=Path, default=default_home() / "bench")
+    parser.add_argument("--picture", type=Path)
+    return parser.parse_args()
+
+
+def main() -> int:
+    """The command."""
+    given = _parsed()
+    course = Course(given.hours, given.rate, given.kill_every, given.ddl_every, given.mode, given.seed)
+    done = endure(given.home, course, lambda line: print(time.strftime("%H:%M:%S"), line, flush=True))
+    kept = results.keep(given.home / "results", results.document("endurance", asdict(done)))
+    print(f"kept as {kept}; {done.compared}")
+    if given.picture:
+        given.picture.write_text(charts.endurance(asdict(done)), encoding="utf-8")
+    for line in done.wrong:
+        print(f"wrong: {line}")
+    return 1 if done.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
