@@ -64,7 +64,8 @@ class LocalStorage:
 
     def names(self, path: str) -> list[str]:
         try:
-            return sorted(name for name in os.listdir(self._root / path) if not name.startswith("."))
+            # Names alone: a Path for each of an hour's windows costs ten times as much.
+            return sorted(name for name in os.listdir(self._root / path) if not name.startswith("."))  # noqa: PTH208
         except FileNotFoundError:
             return []
 
