@@ -9,7 +9,6 @@ meanwhile, for the relay log keeps what isn't archived.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from airflow.sdk import Param, task
@@ -54,7 +53,6 @@ def wire(pipeline: NamedPipeline) -> None:
 
 
 each_pipeline(
-    "archive", __doc__, wire, params=PARAMS, schedule="@continuous", max_active_runs=1,
-    start_date=datetime(2024, 1, 1, tzinfo=UTC),  # without one, Airflow gives every run the first's date and skips it
+    "archive", __doc__, wire, params=PARAMS, schedule="@continuous",
     max_consecutive_failed_dag_runs=1,  # somebody has to act first: the DAG pauses
 )  # fmt: skip

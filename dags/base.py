@@ -31,4 +31,4 @@ def wire(pipeline: NamedPipeline) -> None:
     worked(pipeline, "etl.base.tasks", "base", begun(pipeline, "etl.base.tasks"))
 
 
-each_pipeline("base", __doc__, wire, params=PARAMS, schedule="@hourly", max_active_runs=1)
+each_pipeline("base", __doc__, wire, params=PARAMS, schedule="@hourly")

@@ -8,8 +8,6 @@ expectation's severity says whether it warns, fails the run, or pauses applying 
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
 from airflow.sdk import Param
 
 from etl.pipeline_dags import each_pipeline, looked
@@ -37,7 +35,4 @@ def wire(pipeline: NamedPipeline) -> None:
     looked(pipeline, "expectations.tasks", "quality", task_id="look")
 
 
-each_pipeline(
-    "quality", __doc__, wire, params=PARAMS,
-    schedule=timedelta(hours=1), start_date=datetime(2024, 1, 1, tzinfo=UTC), max_active_runs=1,
-)  # fmt: skip
+each_pipeline("quality", __doc__, wire, params=PARAMS, schedule="@hourly")

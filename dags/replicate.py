@@ -8,7 +8,6 @@ other one ends within half a minute, and the DAG pauses; unpause it, or `sluice 
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from airflow.sdk import Param, task
@@ -71,7 +70,6 @@ def wire(pipeline: NamedPipeline) -> None:
 
 
 each_pipeline(
-    "replicate", __doc__, wire, params=PARAMS, schedule="@continuous", max_active_runs=1,
-    start_date=datetime(2024, 1, 1, tzinfo=UTC),  # without one, Airflow gives every run the first's date and skips it
+    "replicate", __doc__, wire, params=PARAMS, schedule="@continuous",
     max_consecutive_failed_dag_runs=1,  # somebody has to act first: the DAG pauses
 )  # fmt: skip

@@ -7,8 +7,6 @@ long it took. One that fails fails the run: so would a restore. Triggered by han
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
 from airflow.sdk import Param
 
 from etl.pipeline_dags import each_pipeline, looked
@@ -32,7 +30,4 @@ def wire(pipeline: NamedPipeline) -> None:
     looked(pipeline, "etl.drill.tasks", "drill", task_id="drill")
 
 
-each_pipeline(
-    "restore_drill", __doc__, wire, params=PARAMS,
-    schedule=timedelta(hours=1), start_date=datetime(2024, 1, 1, tzinfo=UTC), max_active_runs=1,
-)  # fmt: skip
+each_pipeline("restore_drill", __doc__, wire, params=PARAMS, schedule="@hourly")

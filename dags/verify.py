@@ -27,4 +27,4 @@ def wire(pipeline: NamedPipeline) -> None:
     worked(pipeline, "etl.verify.tasks", "verify", begun(pipeline, "etl.verify.tasks"), task_id="compare")
 
 
-each_pipeline("verify", __doc__, wire, params=PARAMS, schedule="@hourly", max_active_runs=1)
+each_pipeline("verify", __doc__, wire, params=PARAMS, schedule="@hourly")

@@ -7,7 +7,7 @@ they are right. Switch it on where TiDB can be read (`[upstream] sql-host`); els
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import task
@@ -29,7 +29,4 @@ def wire(pipeline: NamedPipeline) -> None:
     watch()
 
 
-each_pipeline(
-    "verify_continuously", __doc__, wire, is_paused_upon_creation=True,
-    schedule=timedelta(minutes=10), start_date=datetime(2024, 1, 1, tzinfo=UTC), max_active_runs=1,
-)  # fmt: skip
+each_pipeline("verify_continuously", __doc__, wire, is_paused_upon_creation=True, schedule=timedelta(minutes=10))

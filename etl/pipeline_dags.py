@@ -5,6 +5,7 @@ nothing heavy is imported before a task runs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any
 
@@ -15,14 +16,20 @@ from etl.settings.pipelines import NamedPipeline, pipelines
 
 __all__ = ["begun", "each_pipeline", "looked", "planned", "worked"]
 
+_LONG_AGO = datetime(2024, 1, 1, tzinfo=UTC)
+"""Without a start, Airflow gives every run of a DAG that runs continuously the first one's date, and skips it."""
+
 
 def each_pipeline(
     kind: str, doc: str | None, wire: Callable[[NamedPipeline], object], *, schedule: Any = None, **options: Any
 ) -> None:
     """Make the DAG `kind` of each pipeline, with the tasks that `wire` makes. `schedule`, `options`: as Airflow's DAG;
-    without a schedule it runs when it is triggered.
+    without a schedule it runs when it is triggered, with one it has one run at a time.
     """
-    usual = {"catchup": False, "is_paused_upon_creation": False, "default_args": TASK_ERRORS} | options
+    usual: dict[str, Any] = {"catchup": False, "is_paused_upon_creation": False, "default_args": TASK_ERRORS}
+    if schedule is not None:
+        usual |= {"max_active_runs": 1, "start_date": _LONG_AGO}
+    usual |= options
     for pipeline in pipelines().values():
         with DAG(pipeline.dag_id(kind), schedule=schedule, tags=pipeline.tags, doc_md=doc, **usual):
             wire(pipeline)

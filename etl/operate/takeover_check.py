@@ -34,7 +34,7 @@ from upstream.etcd.topology import PREFIX
 from upstream.history import SchemaHistory
 from upstream.job import HistoryError
 from upstream.packed_jobs import PackedJobs
-from upstream.schema import Table
+from upstream.schema import SchemaError, Table
 from upstream.tikv.meta import read_raw_ddl_jobs
 
 OK, DIFFERS, STOPS = "ok", "differs", "stops"
@@ -234,7 +234,7 @@ def _tables(settings: Settings, pd: PDClient, checkpoint: Checkpoint, session: M
             history = SchemaHistory()
             version = version_at(tikv, checkpoint.commit_ts)
             history.advance(PackedJobs.of(read_raw_ddl_jobs(tikv, pd.tso())).through(version), version)
-    except (TiKVError, HistoryError, PDError) as error:
+    except (TiKVError, HistoryError, SchemaError, PDError) as error:
         yield Finding(STOPS, f"the schema at the checkpoint can't be read from TiKV: {error}")
         return
     wanted = [

@@ -7,10 +7,10 @@ from etl.restore.errors import RestoreError
 from etl.restore.files_plan import FilesPlan, plan_files
 from etl.restore.files_request import FilesRequest
 from etl.restore.files_summary import FilesSummary
-from etl.restore.holding import hold, let_go
+from etl.restore.holding import giving_up, hold, let_go
 from etl.restore.into_files import FilesRun
 from etl.settings import Settings
-from relay.jobs import CANCEL, CANCELLED, OVER, Job, Jobs, Runner, Touches
+from relay.jobs import CANCELLED, OVER, Job, Jobs, Runner, Touches
 
 __all__ = ["FILES_KIND", "ask_for_files", "begun_files", "cancel_files", "run_files"]
 
@@ -58,16 +58,11 @@ def run_files(settings: Settings, job: Job, runner: Runner, *, compute: Run | No
 
 def cancel_files(settings: Settings, job: Job, runner: Runner) -> FilesSummary:
     """Give up a job that no process runs: what it has made goes. Raises as `run_files`."""
-    job.order(CANCEL, str(runner))
-    with job.run_as(runner) as run:
-        kept = job.plan()
-        if kept is None:  # the process that asked for it died before it had one, and wrote nothing
-            run.end(CANCELLED)
+    with giving_up(settings, job, runner) as (run, plan):
+        if plan is None:
             request = FilesRequest.from_json(job.spec.asked)
             return FilesSummary(job.id, request.until, request.folder, (), 0, CANCELLED)
-        summary = FilesRun(settings, job, run, FilesPlan.from_json(kept), None).cancel()
-    let_go(settings, job)
-    return summary
+        return FilesRun(settings, job, run, FilesPlan.from_json(plan), None).cancel()
 
 
 def _possible(settings: Settings, request: FilesRequest) -> FilesPlan:

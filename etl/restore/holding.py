@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 from etl.settings import Settings
 from relay.archive import Archive, Hold, Holds
-from relay.jobs import OVER, Job
+from relay.jobs import CANCEL, CANCELLED, OVER, Job, Run, Runner
 
-__all__ = ["hold", "let_go"]
+__all__ = ["giving_up", "hold", "let_go"]
 
 
 def hold(settings: Settings, job: Job, since: int, base: str) -> None:
@@ -23,6 +27,21 @@ def let_go(settings: Settings, job: Job) -> None:
     """Forget it if the job is over."""
     if job.entry().state in OVER:
         Holds(Archive.open(settings.archive_url).storage).forget(_name(job))
+
+
+@contextmanager
+def giving_up(settings: Settings, job: Job, runner: Runner) -> Iterator[tuple[Run, dict[str, Any] | None]]:
+    """Give up a job that no process runs: its run and its plan, for what it has made to be removed. Without a plan it
+    is over already: the process that asked for it died before it had one, and wrote nothing. Raises JobRunsError,
+    JobError, LeaseLostError, relay errors, OSError.
+    """
+    job.order(CANCEL, str(runner))
+    with job.run_as(runner) as run:
+        plan = job.plan()
+        if plan is None:
+            run.end(CANCELLED)
+        yield run, plan
+    let_go(settings, job)
 
 
 def _name(job: Job) -> str:

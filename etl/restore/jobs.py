@@ -7,7 +7,7 @@ from collections.abc import Callable
 from etl.copy import Progress
 from etl.ownership import downstream_name
 from etl.restore.errors import RestoreError
-from etl.restore.holding import hold, let_go
+from etl.restore.holding import giving_up, hold, let_go
 from etl.restore.pace import KIND
 from etl.restore.plan import RestorePlan
 from etl.restore.planning import plan_restore
@@ -16,7 +16,7 @@ from etl.restore.run import RestoreRun
 from etl.restore.summary import RestoreSummary
 from etl.restore.ways import OnSpark, Ways
 from etl.settings import Settings
-from relay.jobs import CANCEL, CANCELLED, OVER, Job, JobOverlapError, Jobs, Runner, Touches
+from relay.jobs import CANCELLED, OVER, Job, JobOverlapError, Jobs, Runner, Touches
 
 __all__ = ["ask_for", "begun", "cancel_restore", "run_restore"]
 
@@ -72,15 +72,10 @@ def run_restore(
 
 def cancel_restore(settings: Settings, job: Job, runner: Runner) -> RestoreSummary:
     """Give up a job that no process runs: what it has made goes. Raises as `run_restore`."""
-    job.order(CANCEL, str(runner))
-    with job.run_as(runner) as run:
-        kept = job.plan()
-        if kept is None:  # the process that asked for it died before it had one, and wrote nothing
-            run.end(CANCELLED)
+    with giving_up(settings, job, runner) as (run, plan):
+        if plan is None:
             return RestoreSummary(job.id, "", Request.from_json(job.spec.asked).until, 0, state=CANCELLED)
-        summary = RestoreRun(settings, job, run, RestorePlan.from_json(kept), lambda _: None).cancel()
-    let_go(settings, job)
-    return summary
+        return RestoreRun(settings, job, run, RestorePlan.from_json(plan), lambda _: None).cancel()
 
 
 def _planned(settings: Settings, job: Job) -> RestorePlan:

@@ -4,11 +4,14 @@ anything.
 
 from __future__ import annotations
 
+import gzip
 import http.server
 import json
+import shutil
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,9 +31,16 @@ RECORDING = RECORDINGS / "shop"
 
 @pytest.fixture(scope="module")
 def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    stack = Stack(tmp_path_factory.mktemp("up"))
+    with replayed(RECORDING, tmp_path_factory.mktemp("up")) as url:
+        yield url
+
+
+@contextmanager
+def replayed(recording: Path, home: Path) -> Iterator[str]:
+    """The URL of a cluster with one pump that has written what the recording holds up to its first label."""
+    stack = Stack(home)
     try:
-        stack.up(["etcd", "cluster", "pump-1"], recording=RECORDING)
+        stack.up(["etcd", "cluster", "pump-1"], recording=recording)
         control = ClusterControl(stack.site().ports["cluster-control"])
         control.replay(Recording(RECORDING).labels[0].name, "max", "range")
         deadline = time.monotonic() + 60
@@ -147,6 +157,35 @@ def test_what_would_stop_or_differ_is_listed_and_nothing_is_written(
             and "nothing stops a takeover" in said.stdout
         )
         assert "geheim-77" not in done.stdout + done.stderr + said.stdout + said.stderr
+
+
+def with_a_definition_that_means_nothing(folder: Path) -> Path:
+    """The recording, but that a DDL job in TiKV creates a table with a column without a name."""
+    shutil.copytree(RECORDING, folder, ignore=shutil.ignore_patterns("pump-data-dir*"))
+    lines = []
+    for key, value in Recording(RECORDING).meta_keys():
+        changed = value
+        if b"mysql.tidb_ttl_task" in value and b'"query"' in value:
+            job = json.loads(value)
+            job["binlog"]["TableInfo"]["cols"] = [{"id": 1}]
+            changed = json.dumps(job).encode()
+        lines.append(json.dumps({"key": key.hex(), "value": changed.hex()}))
+    (folder / "tikv-meta.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    return folder
+
+
+def test_a_definition_in_tikv_that_means_nothing_is_a_finding_not_a_traceback(
+    mariadb: MariaDBServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recording, file = with_a_definition_that_means_nothing(tmp_path / "recording"), tmp_path / "drainer.toml"
+    with replayed(recording, tmp_path / "up") as url, PDClient(url) as pd, mariadb.connect() as connection:
+        file.write_text(
+            f'pd-urls = "{url}"\n[syncer]\ndb-type = "mysql"\n[syncer.to]\nhost = "127.0.0.1"\nport ='
+            f' {mariadb.port}\nuser = "root"\n'
+        )
+        leave_checkpoint(connection, Recording(RECORDING).labels[0].ts, cluster_id=pd.cluster_id)
+        code, done = check(file, capsys)
+    assert code == 1 and "stops    the schema at the checkpoint can't be read from TiKV: " in done.stdout, done
 
 
 def test_a_wrong_address_is_a_finding_not_a_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
