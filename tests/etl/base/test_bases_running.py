@@ -234,8 +234,16 @@ def test_without_a_base_there_is_nothing_to_roll_forward(running: Pipeline) -> N
         plan_base(empty, BaseWish(ARCHIVE))
 
 
-def test_a_lost_downstream_is_a_replica_again_from_a_base_of_the_archive_with_nothing_lost_or_doubled(
-    running: Pipeline, mariadb_server: MariaDBServer, tmp_path: Path
+@pytest.mark.parametrize(
+    "commands",
+    [
+        (("base", "make", "--from", "archive"), ("bootstrap", "--from", "base://")),
+        (("bootstrap", "--from", "tidb://"),),
+    ],
+    ids=["from-the-archive", "from-tidb"],
+)
+def test_a_lost_downstream_is_a_replica_again_with_nothing_lost_or_doubled(
+    running: Pipeline, mariadb_server: MariaDBServer, tmp_path: Path, commands: tuple[tuple[str, ...], ...]
 ) -> None:
     typed = typing(running.settings, tmp_path)
     made(running.settings, BaseWish(DOWNSTREAM))
@@ -252,7 +260,7 @@ def test_a_lost_downstream_is_a_replica_again_from_a_base_of_the_archive_with_no
         assert "the checkpoint that this pipeline wrote is gone" in str(lost)
         assert "`sluice bootstrap`" in lost.way_out
         assert landing.is_alive()
-        for command in (("base", "make", "--from", "archive"), ("bootstrap", "--from", "base://")):
+        for command in commands:
             done = typed(*command)
             assert done.return_value == 0, (command, done.output, done.exception)
         again.start_applying()
