@@ -95,8 +95,11 @@ class Decisions:
             ) from None
 
     def remove(self, commit_ts: int) -> bool:
-        """Take a decision back; False if there is none."""
-        if not any(int(match[1]) == commit_ts for match in map(_NAME.match, self._names()) if match):
+        """Take a decision back; False if there is none. Found by its name: a list may not know of it yet."""
+        self._names()  # what is remembered of it is as old as the last look
+        try:
+            self._storage.read(_path(commit_ts))
+        except FileNotFoundError:
             return False
         self._storage.remove(_path(commit_ts))
         self._storage.remove(_used_path(commit_ts))

@@ -2,6 +2,7 @@
 
     <url>/parts/<hour>/<lo>-<hi>-<token>-<n>.arrow     parts, immutable, unique names
     <url>/windows/<hour>/<lo>.json                     window records, created exclusively, after their parts
+    <url>/first-window.json                            the first window's record once more: `RelayLog.begin`
     <url>/owners/<role>.json                           who last claimed a role
     <url>/consumers/<name>.json                        how far a consumer is, see `relay.retention`
     <url>/changed                                      in an object store: see `relay.remembered`
@@ -16,13 +17,16 @@ and what a pipeline has of its own, beside them or in a folder by its name (`rel
 
 `<hour>` is the UTC hour of lo, `<lo>` and `<hi>` are TSOs padded to 20 digits. A window is landed exactly when its
 record exists. Since every writer continues at the end of the chain, exclusive creation by lo is what keeps two writers
-apart; a part without a record is waste, never data.
+apart; a part without a record is waste, never data. The first window has no end to continue at, and two who begin may
+want to do so at different timestamps: so its record is created under a name that doesn't depend on them before it has
+its own.
 """
 
 from __future__ import annotations
 
 import bisect
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -47,6 +51,7 @@ from relay.remembered import Remembered
 from relay.storage import Storage, open_storage
 from relay.window import Window, hour_of, window_path
 
+_BEGUN = "first-window.json"
 _TOKEN = re.compile(r"[A-Za-z0-9_.]+\Z")
 _PART_NAME = re.compile(r"(\d{20})-(\d{20})-([A-Za-z0-9_.]+)-(\d+)\.arrow\Z")
 _UNFINISHED_AGE_S = 3600.0
@@ -120,27 +125,53 @@ class RelayLog:
         contradicts itself, OSError if the disk refuses.
         """
         window.check()
+        self._create(window.path, window, f"the window that begins at {window.lo}")
+
+    def begin(self, window: Window) -> None:
+        """As `commit`, of the first window of a log that is empty, wherever it begins: of two who try at a time one is
+        refused, also if a listing doesn't know yet of what the other one has landed. Raises as `commit`.
+        """
+        window.check()
+        self._create(_BEGUN, window, f"the first window, at {window.lo} or elsewhere,")
+        self.commit(window)
+
+    def begun(self) -> Window | None:
+        """The first window there ever was, landed if whoever began was killed before it was; None if nobody began. For
+        who finds the log empty and is about to begin. Raises RelayCorruptError if it is gone, OSError.
+        """
+        window = self._first_ever()
+        if window is None or self.next(window.lo) is not None:
+            return window
+        for part in window.parts:
+            try:
+                self._storage.open(part.path).close()
+            except FileNotFoundError:
+                raise RelayCorruptError(
+                    f"{self.url}: there are no windows, but {_BEGUN} says that the first one began at {window.lo}; its"
+                    f" part {part.path} is gone, too",
+                    way_out=f"restore the folders windows and parts from a copy; or remove {_BEGUN} if the windows were"
+                    " removed on purpose",
+                ) from None
+        with contextlib.suppress(WindowConflictError):
+            self.commit(window)
+        return window
+
+    def _create(self, path: str, window: Window, what: str) -> None:
         try:
-            self._storage.create(window.path, window.to_json())
+            self._storage.create(path, window.to_json())
         except FileExistsError:
             raise WindowConflictError(
-                f"{self.url}/{window.path} exists: another process landed the window that begins at {window.lo}; "
-                "stop one of them"
+                f"{self.url}/{path} exists: another process landed {what}; stop one of them"
             ) from None
 
     # Reading
 
     def next(self, lo: int) -> Window | None:
         """The window that begins at lo, found by its name; None if it isn't landed. Raises RelayCorruptError."""
-        path = window_path(lo)
-        try:
-            data = self._storage.read(path)
-            try:
-                return self._parse(path, data)
-            except RelayCorruptError:  # it may have been damaged on the way here
-                return self._parse(path, self._storage.read(path))
-        except FileNotFoundError:
-            return None
+        window = self._record(window_path(lo))
+        if window is not None and window.lo != lo:
+            raise self._corrupt(window_path(lo), f"the record is of the window that begins at {window.lo}")
+        return window
 
     def find(self, ts: int) -> Window | None:
         """The first window with hi > ts: the one that holds the commits right after ts. None if there is none yet.
@@ -149,13 +180,23 @@ class RelayLog:
         """
         if (exact := self.next(ts)) is not None:
             return exact
-        below = next(self._there(self._starts_before(ts + 1)), None)
+        hours = self._storage.names("windows")
+        at = bisect.bisect_right(hours, hour_of(ts))
+        # One listing for both sides of ts: were it older on one, a window between them would seem to be missing.
+        around = self._starts_in(hours[at - 1]) if at else []
+        older = (lo for hour in reversed(hours[: max(at - 1, 0)]) for lo in reversed(self._starts_in(hour)))
+        through = itertools.chain((lo for lo in reversed(around) if lo <= ts), older)
+        newer = (lo for hour in hours[at:] for lo in self._starts_in(hour))
+        behind = itertools.chain((lo for lo in around if lo > ts), newer)
+        below = next(self._there(through), None)
+        later = next(self._there(behind), None) if below is None else None
+        if below is None and later is None and (unlisted := self._unlisted_first()) is not None:
+            below, later = (unlisted, None) if unlisted.lo <= ts else (None, unlisted)
         if below is not None:
             window = self._onward(below, ts)
             if window.hi > ts:
                 return window
-        hours = (hour for hour in self._storage.names("windows") if hour >= hour_of(ts))
-        later = next(self._there(lo for hour in hours for lo in self._starts_in(hour) if lo > ts), None)
+            later = next(self._there(behind), None)
         if later is None:
             return None
         # Since the first look both may have been landed, that one and the one before.
@@ -163,13 +204,14 @@ class RelayLog:
 
     def first(self) -> Window | None:
         """The oldest window, None if the log is empty."""
-        return next(self._there(self._starts()), None)
+        return next(self._there(self._starts()), None) or self._unlisted_first()
 
     def last(self) -> Window | None:
         """The newest window, None if the log is empty."""
         hours = reversed(self._storage.names("windows"))
         listed = next(self._there(lo for hour in hours for lo in reversed(self._starts_in(hour))), None)
-        return None if listed is None else self._onward(listed, _NO_END)
+        found = listed or self._unlisted_first()
+        return None if found is None else self._onward(found, _NO_END)
 
     def windows(self, from_ts: int, to_ts: int | None = None) -> Iterator[Window]:
         """The landed windows that hold commits in (from_ts, to_ts], in order; without to_ts, all.
@@ -356,6 +398,15 @@ class RelayLog:
         for hour in reversed(hours[: bisect.bisect_right(hours, hour_of(ts))]):
             yield from (lo for lo in reversed(self._starts_in(hour)) if lo < ts)
 
+    def _first_ever(self) -> Window | None:
+        """As whoever began wrote it down, landed or not."""
+        return self._record(_BEGUN)
+
+    def _unlisted_first(self) -> Window | None:
+        """The first window of a young log, of which a list that lags knows nothing."""
+        window = self._first_ever() if self._storage.lists_may_lag else None
+        return self.next(window.lo) if window is not None else None
+
     def _starts_in(self, hour: str) -> list[int]:
         names = self._storage.names(f"windows/{hour}")
         return [int(name[:20]) for name in names if len(name) == 25 and name[:20].isdigit() and name.endswith(".json")]
@@ -370,20 +421,27 @@ class RelayLog:
             window = following
         return window
 
-    def _parse(self, path: str, data: bytes) -> Window:
+    def _record(self, path: str) -> Window | None:
+        """A window record, None if it isn't there."""
         try:
-            window = Window.from_json(data)
-            if window.path != path:
-                raise ValueError(f"the record is of the window that begins at {window.lo}")
+            data = self._storage.read(path)
+            try:
+                return Window.from_json(data)
+            except ValueError:  # it may have been damaged on the way here
+                return Window.from_json(self._storage.read(path))
+        except FileNotFoundError:
+            return None
         except NewerFormatError as error:
             raise error.at(f"window record {self.url}/{path}") from None
         except ValueError as error:
-            raise RelayCorruptError(
-                f"window record {self.url}/{path}: {error}",
-                way_out="restore the file from a copy, or, while the pumps still hold these commits, remove it and all"
-                " later records and land again",
-            ) from None
-        return window
+            raise self._corrupt(path, error) from None
+
+    def _corrupt(self, path: str, what: object) -> RelayCorruptError:
+        return RelayCorruptError(
+            f"window record {self.url}/{path}: {what}",
+            way_out="restore the file from a copy, or, while the pumps still hold these commits, remove it and all"
+            " later records and land again",
+        )
 
 
 class Claim:

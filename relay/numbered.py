@@ -18,6 +18,10 @@ __all__ = ["Form", "Numbered"]
 
 _NAME = re.compile(r"(\d{12})\.json\Z")
 _ATTEMPTS = 100
+KEPT_WHERE_LISTS_LAG = 64
+"""So many files are kept there at least: a list that knows of none of them leads to the newest as long as those behind
+what it knows are there.
+"""
 
 T = TypeVar("T")
 
@@ -40,8 +44,8 @@ class Numbered(Generic[T]):
     """The document in a folder of a relay log's storage."""
 
     def __init__(self, storage: Storage, folder: str, form: Form[T], kept: int | None = None) -> None:
-        """`kept`: so many files are kept, None for all. Who changes what has become older than that is told so by the
-        file before its own, which is gone.
+        """`kept`: so many files are kept, more where lists lag, None for all. Who changes what has become older than
+        that is told so by the file before its own, which is gone.
         """
         self._storage = storage
         self._folder = folder
@@ -114,12 +118,13 @@ class Numbered(Generic[T]):
             return False
         if self._kept is None:
             return True
+        kept = max(self._kept, KEPT_WHERE_LISTS_LAG) if self._storage.lists_may_lag else self._kept
         numbers = self._numbers()
-        gone = not self._is_there(number) if number else max(numbers, default=0) > self._kept
+        gone = not self._is_there(number) if number else max(numbers, default=0) > kept
         if gone:  # changed often since it was read: the name was free again
             self._storage.remove(path)
             return False
-        for old in numbers[: -self._kept]:
+        for old in numbers[:-kept]:
             self._storage.remove(self._path(old))
         return True
 

@@ -180,7 +180,7 @@ class _Loop:
             self._progress.say(self.summary, self._jobs.holding)
             self._await_news(self._start.ts)
             return
-        self._commit(landed, self._schema, self._claim)
+        self._commit(landed, self._schema, self._claim, self._start)
 
     def _await_news(self, landed_ts: int) -> None:
         """Nothing new: until a pump says so, somebody wants a window, or it is time to see which pumps there are."""
@@ -217,7 +217,7 @@ class _Loop:
     def _skips(self) -> frozenset[int]:
         return self._orders.skips(self._landed_ts or 0)
 
-    def _commit(self, landed: LandedPlan, schema: LandingSchema, claim: Claim) -> None:
+    def _commit(self, landed: LandedPlan, schema: LandingSchema, claim: Claim, start: Start) -> None:
         result, stages = landed.result, landed.stages_ms
         began = time.perf_counter()
         described = schema.resolve(result.ddls, result.tables, self._wait, self._skips())
@@ -228,7 +228,10 @@ class _Loop:
         began = time.perf_counter()
         claim.check()
         try:
-            self._relay.commit(record)
+            if start.has_windows:
+                self._relay.commit(record)
+            else:
+                self._relay.begin(record)
         except WindowConflictError:
             claim.check()
             raise

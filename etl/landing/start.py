@@ -49,10 +49,12 @@ class Start:
 
 
 def continued(relay: RelayLog, cluster: Cluster) -> Start | None:
-    """Where the relay log ends, None if it is empty; parts behind the end that no window names are removed. Raises
-    WrongClusterError, PDError and relay errors.
+    """Where the relay log ends, None if nobody has begun it; parts behind the end that no window names are removed.
+    Raises WrongClusterError, PDError and relay errors.
     """
     last = relay.last()
+    if last is None and relay.begun() is not None:
+        last = relay.last()
     if last is None:
         return None
     if last.cluster_id != cluster.id:

@@ -4,9 +4,9 @@
     <archive>/floor/<number>.json    {"before_ts", "bases", "token"}: what is being removed, or was
 
 Who reads writes down a hold first and looks at the floor then; who removes raises the floor first and looks at the
-holds then. So one of the two sees the other. The floor never goes down: what lies below it is gone, though it may still
-be there. A hold of a job counts until the job is over; another one until the archive has grown by two days since it was
-noted, in the upstream's time: it was left by a process that is dead.
+holds then, where lists lag some seconds later. So one of the two sees the other. The floor never goes down: what lies
+below it is gone, though it may still be there. A hold of a job counts until the job is over; another one until the
+archive has grown by two days since it was noted, in the upstream's time: it was left by a process that is dead.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from time import sleep
 from typing import Any
 
 from relay.archive.archive import Archive
@@ -32,6 +33,8 @@ _FOLDER = "holds"
 _NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
 _FLOORS_KEPT = 8
 DEAD_AFTER_MS = 2 * 86_400_000
+LISTED_AFTER_S = 10.0
+"""A list that lags knows by then of what was there."""
 
 
 class RemovedError(RelayError):
@@ -128,8 +131,8 @@ class Holds:
         return self._floor.load()
 
     def raise_floor(self, before_ts: int, bases: tuple[str, ...], gone: tuple[str, ...] = ()) -> Floor:
-        """From now on nobody begins to read the chain through `before_ts`, or `bases`; of the bases `gone` nothing is
-        left, so they need no mention.
+        """From now on nobody begins to read the chain through `before_ts`, or `bases`, and `all` has everybody who
+        began before, which takes a while where lists lag. Of the bases `gone` nothing is left, so they need no mention.
         """
 
         def raised(floor: Floor) -> Floor:
@@ -139,7 +142,10 @@ class Holds:
                 return floor
             return replace(floor, before_ts=through, bases=named, token=secrets.token_hex(6))
 
-        return self._floor.change(raised)
+        after = self._floor.change(raised)
+        if (before_ts or bases) and self._storage.lists_may_lag:
+            sleep(LISTED_AFTER_S)
+        return after
 
 
 def _path(name: str) -> str:

@@ -5,6 +5,7 @@ import pytest
 from relay import RelayCorruptError
 from relay.archive import Hold, Holds, RemovedError
 from relay.storage import open_storage
+from tests.object_store.proxy import Fault
 
 
 @pytest.fixture
@@ -30,6 +31,16 @@ def test_who_comes_after_the_floor_was_raised_is_told_that_it_is_gone_and_holds_
             holds.note("as-of", hold)
     assert holds.all() == {}
     holds.note("as-of", Hold("as-of", 60, ("b2",)))
+
+
+def test_who_raised_the_floor_sees_who_began_before_though_lists_lag(s3_server, monkeypatch):
+    s3_server.inject(Fault("lag", seconds=9))
+    monkeypatch.setattr("relay.archive.holds.sleep", s3_server.proxy.listed.age)
+    holds = Holds(open_storage(s3_server.url("archive")))
+    holds.note("restore-1", Hold("restore-1", 50, ("b1",)))
+    assert holds.all() == {}
+    holds.raise_floor(60, ("b1",))
+    assert holds.all().keys() == {"restore-1"}
 
 
 def test_the_floor_never_goes_down_and_forgets_bases_that_are_no_more(holds):

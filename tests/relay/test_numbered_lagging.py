@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from relay import numbered
 from relay.numbered import Form, Numbered
 from relay.storage import LocalStorage
 
@@ -35,13 +38,33 @@ class Lagging(LocalStorage):
             self.after_create.pop()()
 
 
-def test_a_file_whose_name_was_free_again_is_not_taken_for_the_newest(tmp_path: Path) -> None:
+def add(to: Numbered[list[str]], word: str) -> None:
+    to.change(lambda there: there if word in there else [*there, word])
+
+
+def test_a_list_that_knows_of_nothing_yet_hides_no_change(tmp_path: Path) -> None:
     def document() -> tuple[Lagging, Numbered[list[str]]]:
         storage = Lagging(tmp_path)
         return storage, Numbered(storage, "words", TEXT, KEPT)
 
-    def add(to: Numbered[list[str]], word: str) -> None:
-        to.change(lambda there: there if word in there else [*there, word])
+    (_, quick), (behind, late) = document(), document()
+    for word in "abcdefgh":  # more than are kept where lists don't lag
+        add(quick, word)
+    behind.listed = [[] for _ in range(9)]
+    assert late.load() == [*"abcdefgh"]
+    add(late, "late")
+    behind.listed = []
+    assert quick.load() == late.load() == [*"abcdefgh", "late"]
+
+
+def test_a_file_whose_name_was_free_again_is_not_taken_for_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numbered, "KEPT_WHERE_LISTS_LAG", KEPT)
+
+    def document() -> tuple[Lagging, Numbered[list[str]]]:
+        storage = Lagging(tmp_path)
+        return storage, Numbered(storage, "words", TEXT, KEPT)
 
     (slow, late), (behind, other), (_, quick) = document(), document(), document()
     for word in "abc":

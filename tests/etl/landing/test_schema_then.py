@@ -97,12 +97,14 @@ def test_a_damaged_snapshot_costs_time_and_nothing_else(
     jobs = documents("ddl")
     version = Job.from_json(jobs[-1]).schema_version
     schema(History(jobs), version, snapshots)
-    (path,) = (tmp_path / "schema").iterdir()
-    data = bytearray(path.read_bytes())
+    storage = open_storage(tmp_path.as_uri())
+    (name,) = storage.names("schema")
+    data = bytearray(storage.read(f"schema/{name}"))
     data[len(data) // 2] ^= 255
-    path.write_bytes({"cut": data[:99], "flipped": bytes(data), "empty": b"", "foreign": b"{}"}[damage])
+    damaged = {"cut": bytes(data[:99]), "flipped": bytes(data), "empty": b"", "foreign": b"{}"}[damage]
+    storage.replace(f"schema/{name}", damaged)
     assert schema(History(jobs), version, snapshots).to_json() == schema(History(jobs), version, None).to_json()
-    assert path.name in caplog.text
+    assert name in caplog.text
 
 
 def test_the_snapshot_is_never_ahead_of_where_landing_begins_and_two_are_kept(
@@ -112,7 +114,7 @@ def test_the_snapshot_is_never_ahead_of_where_landing_begins_and_two_are_kept(
     versions = [Job.from_json(job).schema_version for job in jobs if Job.from_json(job).finished]
     for version in versions[-3:]:
         schema(History(jobs), version, snapshots)
-    assert len(list((tmp_path / "schema").iterdir())) == 2
+    assert len(open_storage(tmp_path.as_uri()).names("schema")) == 2
     for version in versions[-4:]:
         assert schema(History(jobs), version, snapshots).to_json() == schema(History(jobs), version, None).to_json()
 
