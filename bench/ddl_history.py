@@ -39,31 +39,42 @@ _FIRST_ID = 1_000_000
 @click.option("--jobs", "sizes", multiple=True, type=int, default=(1_000, 10_000, 100_000), show_default=True)
 @click.option("--tables", default=1_000, show_default=True, help="How many tables the jobs are about.")
 def main(sizes: tuple[int, ...], tables: int) -> None:
-    """Print a line a start."""
+    """Print the starts of each size."""
     for size in sizes:
-        with tempfile.TemporaryDirectory(prefix="sluice-history-") as home:
-            recording = Path(home, "recording")
-            version = _write(recording, size, tables)
-            stack = Stack(Path(home, "stack"))
-            try:
-                stack.up(["etcd", "cluster"], recording=recording, report=lambda line: None)
-                url = f"http://127.0.0.1:{stack.site().ports['cluster']}"
-                for what in ("all jobs", "kept"):
-                    _in_process(
-                        url, version, Path(home, "relay").as_uri(), f"{size:>8,} jobs, {tables:,} tables, {what}"
-                    )
-            finally:
-                stack.down()
+        click.echo(f"{size:>8,} jobs, {tables:,} tables")
+        for what, figure in measure(size, tables).items():
+            click.echo(f"  {what:<24}{figure:8.2f}")
 
 
-def _in_process(url: str, version: int, relay: str, what: str) -> None:
+def measure(size: int, tables: int) -> dict[str, float]:
+    """What both starts take with `size` jobs, by name and unit."""
+    with tempfile.TemporaryDirectory(prefix="sluice-history-") as home:
+        recording = Path(home, "recording")
+        version = _write(recording, size, tables)
+        stack = Stack(Path(home, "stack"))
+        try:
+            stack.up(["etcd", "cluster"], recording=recording, report=lambda line: None)
+            url = f"http://127.0.0.1:{stack.site().ports['cluster']}"
+            whole = _in_process(url, version, Path(home, "relay").as_uri())
+            kept = _in_process(url, version, Path(home, "relay").as_uri())
+        finally:
+            stack.down()
+    return {f"{what}, {unit}": figure for what, of in (("all jobs", whole), ("kept", kept)) for unit, figure in of}
+
+
+def _in_process(url: str, version: int, relay: str) -> list[tuple[str, float]]:
     """In a process of its own, so that the memory is that start's."""
-    process = multiprocessing.get_context("spawn").Process(target=_begin, args=(url, version, relay, what))
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_begin, args=(url, version, relay, theirs))
     process.start()
+    theirs.close()
+    found: list[tuple[str, float]] = ours.recv()
     process.join()
+    return found
 
 
-def _begin(url: str, version: int, relay: str, what: str) -> None:
+def _begin(url: str, version: int, relay: str, into: Any) -> None:
     snapshots = SchemaSnapshots(open_storage(relay))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with PDClient([url]) as pd, TiKVClient(pd, timeout_s=120) as tikv:
@@ -71,7 +82,7 @@ def _begin(url: str, version: int, relay: str, what: str) -> None:
         LandingSchema.load(pd, tikv, SchemaBegin(version, None, snapshots), "true")
         took, used = time.perf_counter() - began, time.process_time() - cpu
     more = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    click.echo(f"{what:<42}{took:8.2f} s{used:8.2f} s of CPU time{more:8.0f} MiB more")
+    into.send([("s", took), ("CPU s", used), ("MiB more", more)])
 
 
 def _write(folder: Path, size: int, tables: int) -> int:

@@ -146,8 +146,9 @@ class LandingSchema:
         `spans` says which tables have rows in the window. `wait(seconds)` sleeps and returns True if the run is to
         stop. Raises UnknownTableError, Stopped, PDError, TiKVError, HistoryError.
         """
-        before = self._history.tables.copy()
-        truncated_before = set(self._history.truncated)
+        # Nearly all windows come without DDL, and there may be tens of thousands of tables.
+        before = self._history.tables.copy() if ddls else self._history.tables
+        truncated_before = set(self._history.truncated) if ddls else self._history.truncated
         version_before = self._history.schema_version
         states = {i: [before[i]] for i in spans if i in before}
         described = []
@@ -172,8 +173,8 @@ class LandingSchema:
                 self._relaxed.pop(table_id, None)
                 if table is not None and table_id in spans:
                     states.setdefault(table_id, []).append(table)
-        truncated = truncated_before | self._history.truncated
-        self._check_known(spans, before.keys() | truncated, born, skips)
+        truncated = {i for i in spans if i in truncated_before or i in self._history.truncated}
+        self._check_known(spans, truncated.union(i for i in spans if i in before), born, skips)
         return RecordedSchema(
             tables={i: before[i] for i in sorted(wanted) if i in before},
             ddls=tuple(described),
@@ -186,7 +187,7 @@ class LandingSchema:
     def _check_known(
         self, spans: Mapping[int, TableSpan], known: Collection[int], born: Mapping[int, int], skips: Collection[int]
     ) -> None:
-        """`known`: tables that are there, or were truncated. `born`: those that the window's DDL makes, with the
+        """`known`: those that are there, or were truncated. `born`: those that the window's DDL makes, with the
         commit_ts. Raises UnknownTableError.
         """
         for table_id, span in spans.items():

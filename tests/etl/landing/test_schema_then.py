@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from etl.landing import _schema_then
+from etl.landing._job import TableSpan
 from etl.landing._schema_then import SchemaThen
+from etl.landing.schema import LandingSchema, UnknownTableError
 from relay.schema_snapshots import SchemaSnapshots
 from relay.storage import open_storage
 from tests.upstream import recorded
+from upstream import PDClient, TiKVClient
+from upstream.by_id import TablesNow
 from upstream.history import SchemaHistory
 from upstream.job import Job
+from upstream.schema import Table
 from upstream.tikv.meta import history_job_key
 
 
@@ -126,3 +131,27 @@ def test_a_kept_schema_of_other_collations_is_not_gone_on_from(snapshots: Schema
     found = schema(History(jobs), version, snapshots, old=True)
     assert found.to_json() == schema(History(jobs), version, None, old=True).to_json()
     assert found.has_old_collations
+
+
+class _Uncounted(TablesNow):
+    """Can't be gone through."""
+
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError("all tables were gone through")
+
+    def copy(self) -> TablesNow:
+        raise AssertionError("all tables were copied")
+
+
+def test_a_window_without_ddl_costs_the_same_however_many_tables_there_are() -> None:
+    history = SchemaHistory(tables=[Table(n, 1, "s", f"t{n}", ()) for n in range(1, 4)], schema_version=5)
+    tables = _Uncounted()
+    for n in range(1, 4):
+        tables[n] = history.tables[n]
+    history.tables = tables
+    landing = LandingSchema(history, cast(PDClient, None), cast(TiKVClient, None))
+    span = TableSpan(1, 10, 10, 5, 5)
+    found = landing.resolve((), {2: span}, lambda seconds: False)
+    assert {i: table and table.name for i, table in found.tables.items()} == {2: "t2"}
+    with pytest.raises(UnknownTableError):
+        landing.resolve((), {2: span, 9: span}, lambda seconds: False)

@@ -1,0 +1,336 @@
+"""Whether a change costs more where there is ten times as much: windows, tables, columns, bytes a row, DDL jobs.
+
+    python -m bench.growth [windows] [tables] [columns] [rows] [ddl]
+
+Each figure is taken in a process of its own, at one size and at ten times that, in turns. CPU time (user and system)
+of the best of some runs, so that other work on the machine counts little; seconds by the clock where a start is
+measured; MiB that the process grew by. Nothing runs beside it but what `ddl` needs (the stand-in cluster). Windows are
+written without syncing, in a folder that TMPDIR says: 600,000 of them take some 2.5 GiB there.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import multiprocessing
+import random
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+
+from bench.results import document, keep
+from etl.explode import Exploder
+from etl.landing.schema import LandingSchema
+from etl.prepare import BatchDocument, PrepareOptions, WindowDocument, prepare
+from relay import DELETE, INSERT, UPDATE, Part, RelayLog, Window
+from relay.window import hour_of
+from upstream import column_types as types
+from upstream import pb, tso
+from upstream.history import SchemaHistory
+from upstream.rows import encode_delete, encode_insert, encode_update
+from upstream.schema import Column, Table
+from upstream.window_schema import WINDOW_SCHEMA
+
+_FIRST_TS = tso.compose(1_790_000_000_000)
+_TEXT: dict[str, Any] = {"charset": "utf8mb4", "collate": "utf8mb4_bin"}
+_BEST_OF = 3
+Figures = dict[str, float]
+
+
+def windows(count: int) -> Figures:
+    """A relay log with a week of windows, and what begins at its end: landing, applying, removing what is old."""
+    with tempfile.TemporaryDirectory(prefix="sluice-growth-") as folder:
+        relay = RelayLog.open(Path(folder).as_uri())
+        ends = _write_windows(Path(folder), count)
+        before = _rss()
+        figures = {
+            "landing begins, s": _clock(lambda: _land_begins(relay)),
+            "applying begins, s": _clock(lambda: _apply_begins(relay, ends[-10])),
+        }
+        spent = []
+        for _ in range(_BEST_OF):
+            last = relay.last()
+            assert last is not None
+            spent.append(_cpu(functools.partial(_follow, relay, last.hi, 100)) / 100)
+        figures["a window landed and found, CPU us"] = 1e6 * min(spent)
+        middle = ends[count // 2]
+        figures["a timestamp looked up, CPU us"] = 1e6 * min(_cpu(lambda: relay.find(middle + 1)) for _ in range(5))
+        figures["a window removed, CPU us"] = 1e6 * _cpu(lambda: relay.purge(ends[1000])) / 1000
+        figures["MiB more"] = _rss() - before
+        return figures
+
+
+def _write_windows(folder: Path, count: int) -> list[int]:
+    """As landing writes them, but without syncing; where each ends (TSO)."""
+    step = tso.span(7 * 86_400_000) // count
+    ends, lo = [], _FIRST_TS
+    table = _table(1, 8).to_json()
+    made: set[str] = set()
+    with_parts = count - tso.span(7_200_000) // step  # the last two hours: who begins looks at what lies there
+    for number in range(count):
+        if (hour := hour_of(lo)) not in made:
+            (folder / "windows" / hour).mkdir(parents=True)
+            (folder / "parts" / hour).mkdir(parents=True)
+            made.add(hour)
+        path = f"parts/{hour}/{lo:020d}-{lo + step:020d}-bench-0.arrow"
+        parts = (Part(path, 9, 3, 1, 0, lo + 1, lo + step),) if number >= with_parts else ()
+        for part in parts:
+            (folder / part.path).write_bytes(b"x")
+        window = Window(lo, lo + step, 7, "bench", 0, 3, 9, 1, parts, {"1": table}, timings_ms={"plan": 1.0})
+        (folder / window.path).write_bytes(window.to_json())
+        lo += step
+        ends.append(lo)
+    return ends
+
+
+def _land_begins(relay: RelayLog) -> None:
+    """As `etl.landing.start.continued` does."""
+    last = relay.last()
+    assert last is not None
+    relay.clean_unreferenced(since_ts=last.lo - tso.span(600_000))
+
+
+def _apply_begins(relay: RelayLog, checkpoint_ts: int) -> None:
+    assert relay.first() is not None
+    assert relay.find(checkpoint_ts) is not None
+
+
+def _follow(relay: RelayLog, at: int, count: int) -> None:
+    """So many windows, each looked for in vain by its name, landed, and found."""
+    step = tso.span(1000)
+    for number in range(count):
+        assert relay.next(at) is None
+        relay.commit(Window(at, at + step, 7, "bench", number, 0, 0, 1))
+        assert relay.next(at) is not None
+        at += step
+
+
+def tables(count: int) -> Figures:
+    """So many tables: a window that has rows of ten of them, and changes that are spread over all of them."""
+    history = SchemaHistory(tables=[_table(1000 + n, 8) for n in range(count)], schema_version=5)
+    schema = LandingSchema(history, _Nobody(), _Nobody())  # type: ignore[arg-type]
+    span: Any = SimpleNamespace(
+        rows=10, first_commit_ts=_FIRST_TS + 1, last_commit_ts=_FIRST_TS + 9, oldest_version=5, newest_version=5
+    )
+    spans = {1000 + n: span for n in range(10)}
+    figures = {"schema of a window, CPU us": _per(100, lambda: schema.resolve((), spans, lambda seconds: False))}
+    rng = random.Random(1)
+    few = [_table(1000 + n, 8) for n in range(300)]
+    every = [_table(1000 + n, 8) for n in range(count)]
+    figures |= _of_changes("a change of 300 tables", _changes(rng, few, 25_000, 40))
+    figures |= _of_changes("a change of all tables", _changes(rng, every, 25_000, 40))
+    figures["MiB at most"] = _rss()
+    return figures
+
+
+class _Nobody:
+    """PD and TiKV where no DDL makes landing ask them."""
+
+    def tso(self) -> int:
+        return _FIRST_TS
+
+
+def columns(count: int) -> Figures:
+    """Rows with so many columns, each of a few bytes."""
+    rng = random.Random(1)
+    made = _changes(rng, [_table(1, count)], 400_000 // count, 6)
+    figures = _of_changes("a value", made, per=count)
+    figures["MiB at most"] = _rss()
+    return figures
+
+
+def rows(size: int) -> Figures:
+    """Rows with a text of so many bytes."""
+    rng = random.Random(1)
+    made = _changes(rng, [_table(1, 4)], 40_000_000 // (size + 2_000), size)
+    figures = _of_changes("a change", made)
+    each = sum(len(row) for *_, row in made) / len(made)
+    figures |= {f"{name} and KiB": cpu / each * 1024 for name, cpu in list(figures.items())}
+    figures["MiB at most"] = _rss()
+    return figures
+
+
+def ddl(count: int) -> Figures:
+    """So many DDL jobs in TiKV about 1,000 tables, and landing that begins with them; see bench.ddl_history."""
+    from bench.ddl_history import measure
+
+    return measure(count, 1_000)
+
+
+_SIZES: dict[str, tuple[Callable[[int], Figures], tuple[int, ...]]] = {
+    "windows": (windows, (60_000, 600_000)),
+    "tables": (tables, (1_000, 10_000)),
+    "columns": (columns, (100, 1_000)),
+    "rows": (rows, (200, 2_048, 20_480)),
+    "ddl": (ddl, (10_000, 100_000)),
+}
+
+
+# Changes, landed and prepared
+
+Change = tuple[Table, int, bytes]
+
+
+def _table(number: int, count: int) -> Table:
+    """A key, and columns of the kinds in turn."""
+    kinds: tuple[dict[str, Any], ...] = (
+        {"tp": types.VARCHAR, "flen": 20_480, **_TEXT},
+        {"tp": types.INT, "flen": 11},
+        {"tp": types.DECIMAL, "flen": 20, "decimal": 4},
+        {"tp": types.DATETIME},
+    )
+    key = Column(1, "id", 0, types.BIGINT, types.FLAG_NOT_NULL | types.FLAG_PRIMARY_KEY, version=2)
+    others = [Column(n + 1, f"c{n}", n, version=2, **kinds[n % 4]) for n in range(1, count)]
+    return Table(
+        number, 1, "growth", f"t{number}", (key, *others), (), "utf8mb4", "utf8mb4_bin", pk_is_handle=True,
+    )  # fmt: skip
+
+
+def _changes(rng: random.Random, among: Sequence[Table], count: int, size: int) -> list[Change]:
+    """Inserts, then updates and deletes of what is there; a fourth of the columns is text that together has `size`
+    bytes or one a column.
+    """
+    of_text = max(1, size * 4 // len(among[0].columns))
+    there: dict[int, list[dict[str, Any]]] = {}
+    made: list[Change] = []
+
+    def values(number: int, columns: Sequence[Column]) -> dict[str, Any]:
+        row: dict[str, Any] = {"id": number}
+        for column in columns[1:]:
+            match column.kind:
+                case "text":
+                    row[column.name] = f"{rng.randrange(16**8):08x}" * (of_text // 8) + "x" * (of_text % 8)
+                case "int":
+                    row[column.name] = rng.randrange(10**6)
+                case "decimal":
+                    row[column.name] = f"{rng.randrange(10**6)}.{rng.randrange(10**4):04}"
+                case _:
+                    row[column.name] = f"2026-11-22 09:{rng.randrange(60):02}:{rng.randrange(60):02}"
+        return row
+
+    for number in range(count):
+        table = among[number % len(among)]
+        rows = there.setdefault(table.id, [])
+        kind = rng.choices((INSERT, UPDATE, DELETE), (2, 5, 2))[0] if rows else INSERT
+        if kind == INSERT:
+            rows.append(values(number, table.columns))
+            made.append((table, INSERT, encode_insert(table, rows[-1])))
+        elif kind == DELETE:
+            made.append((table, DELETE, encode_delete(table, rows.pop(rng.randrange(len(rows))))))
+        else:
+            at = rng.randrange(len(rows))
+            old, rows[at] = rows[at], rows[at] | values(number, table.columns[:3]) | {"id": rows[at]["id"]}
+            made.append((table, UPDATE, encode_update(table, old, rows[at])))
+    return made
+
+
+def _of_changes(what: str, changes: Sequence[Change], per: int = 1) -> Figures:
+    """What landing's worker and preparing take for each change, or for each of its `per` values."""
+    payloads = list(_payloads(changes))
+    batch = pa.record_batch(
+        [
+            pa.array(column, field.type)
+            for column, field in zip(zip(*payloads, strict=True), WINDOW_SCHEMA, strict=True)
+        ],
+        schema=WINDOW_SCHEMA,
+    )
+    known = {str(table.id): table.to_json() for table, _, _ in changes}
+    hi = payloads[-1][0]
+    landing, preparing = [], []
+    with tempfile.TemporaryDirectory(prefix="sluice-growth-") as folder:
+        relay = RelayLog.open(Path(folder).as_uri())
+        for number in range(_BEST_OF):
+            began = time.process_time()
+            part = relay.write_part(_FIRST_TS, hi, f"bench{number}", 0, Exploder().explode(batch))
+            landing.append(time.process_time() - began)
+            assert part is not None
+            window = Window(_FIRST_TS, hi, 7, "bench", 0, len(payloads), len(changes), 5, (part,), known)
+            asked = json.loads(json.dumps(BatchDocument((WindowDocument.of(window),)).to_json()))
+            began = time.process_time()
+            for _ in prepare(relay.url, BatchDocument.from_json(asked), PrepareOptions()):
+                pass
+            preparing.append(time.process_time() - began)
+    each = 1e6 / len(changes) / per
+    return {f"{what} landed, CPU us": min(landing) * each, f"{what} prepared, CPU us": min(preparing) * each}
+
+
+def _payloads(changes: Sequence[Change]) -> Iterator[tuple[int, int, bytes]]:
+    """Transactions of four changes as a pump hands them out: commit_ts, start_ts, the Prewrite."""
+    sequence = {INSERT: 0, UPDATE: 1, DELETE: 4}
+    for number, first in enumerate(range(0, len(changes), 4), 1):
+        mutations: dict[int, Any] = {}
+        for table, kind, row in changes[first : first + 4]:
+            made = mutations.setdefault(table.id, pb.binlog.TableMutation(table_id=table.id))
+            lists = {INSERT: made.inserted_rows, UPDATE: made.updated_rows, DELETE: made.deleted_rows}
+            lists[kind].append(row)
+            made.sequence.append(sequence[kind])
+        value = pb.binlog.PrewriteValue(schema_version=5, mutations=list(mutations.values()))
+        start_ts = _FIRST_TS + 2 * number - 1
+        binlog = pb.binlog.Binlog(start_ts=start_ts, prewrite_value=value.SerializeToString())
+        yield start_ts + 1, start_ts, binlog.SerializeToString()
+
+
+# Measuring
+
+
+def _clock(call: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def _cpu(call: Callable[[], Any]) -> float:
+    began = time.process_time()
+    call()
+    return time.process_time() - began
+
+
+def _per(times: int, call: Callable[[], Any]) -> float:
+    """Microseconds of CPU time a call, the least of some rounds."""
+    return 1e6 * min(_cpu(lambda: [call() for _ in range(times)]) for _ in range(_BEST_OF)) / times
+
+
+def _rss() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _child(name: str, size: int, into: Any) -> None:
+    into.send(_SIZES[name][0](size))
+
+
+def _in_process(name: str, size: int) -> Figures:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_child, args=(name, size, theirs))
+    process.start()
+    theirs.close()
+    try:
+        found: Figures = ours.recv()
+    finally:
+        process.join()
+    return found
+
+
+def main(wanted: Sequence[str]) -> None:
+    """Prints a table for each of `wanted`, and keeps all of it as JSON."""
+    found: dict[str, dict[str, Figures]] = {}
+    for name in wanted or list(_SIZES):
+        sizes = _SIZES[name][1]
+        found[name] = {str(size): _in_process(name, size) for size in sizes}
+        print(f"{name:<44}" + "".join(f"{size:>14,}" for size in sizes), flush=True)
+        for figure in found[name][str(sizes[0])]:
+            values = [found[name][str(size)][figure] for size in sizes]
+            ratios = "".join(f"{value / values[0]:>7.2f}x" for value in values[1:] if values[0])
+            print(f"  {figure:<42}" + "".join(f"{value:>14,.3f}" for value in values) + ratios, flush=True)
+    print(keep(Path(tempfile.gettempdir(), "sluice-growth-results"), document("growth", found)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
