@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tests.judge import kinds, recording
 from tests.judge.invent import FEATURES, History
+from tests.judge.invented_tidb import Upstream, create_table
 from tests.judge.tables import Column, Index, Table
-from tests.judge.upstream import Upstream, create_table
 
 _UNREADABLE = {"exchange", "change name and type", "modify type", "several at once", "old collations"}
 _MOST_ROWS = 3_000

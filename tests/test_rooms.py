@@ -312,6 +312,11 @@ def test_what_begins_with_an_underscore_stays_in_its_folder():
     assert not wrong
 
 
+def test_no_module_of_the_tests_is_called_as_a_room() -> None:
+    """A test's folder comes first in sys.path, which processes that it starts may get before they import a room."""
+    assert [path for path in (ROOT / "tests").rglob("*.py") if path.stem in ROOMS] == []
+
+
 def test_dag_files_wire_and_do_not_think():
     for path in (ROOT / "dags").glob("*.py"):
         assert len(path.read_text().splitlines()) < 100, f"{path.name} is too long for a DAG file"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.judge.invent import FEATURES, History
-from tests.judge.upstream import Upstream
+from tests.judge.invented_tidb import Upstream
 from tests.judge.verdict import Verdict, judge
 
 

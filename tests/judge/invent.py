@@ -14,9 +14,9 @@ from decimal import Decimal
 from typing import Any
 
 from tests.judge import kinds
+from tests.judge.invented_tidb import Upstream, create_schema, create_table
 from tests.judge.kinds import Kind
 from tests.judge.tables import Column, Generated, Index, Partition, Row, Table, quoted
-from tests.judge.upstream import Upstream, create_schema, create_table
 
 _NAMES = ("id", "v", "Name", "k", "email", "total", "ref", "state")
 _ODD_NAMES = ("a b", "x`y", "50%", "s'q", 'd"q', "Ünï", "select", "%s", "semi;", "Key")

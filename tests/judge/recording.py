@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.judge import wire
-from tests.judge.upstream import Upstream
+from tests.judge.invented_tidb import Upstream
 
 CLUSTER_ID = 7_710_000_000_000_000_007
 

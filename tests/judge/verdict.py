@@ -13,9 +13,9 @@ from typing import Any
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import land
 from tests.judge import recording
+from tests.judge.invented_tidb import State, Upstream
 from tests.judge.kinds import Kind
 from tests.judge.tables import quoted
-from tests.judge.upstream import State, Upstream
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(["tests.judge.attempt"])

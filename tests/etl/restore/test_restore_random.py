@@ -15,7 +15,7 @@ from tests.etl.relay_from_recording import land
 from tests.etl.restore.restoring import archived, base_at, restore, restore_files, settings_of
 from tests.judge import recording
 from tests.judge.invent import History
-from tests.judge.upstream import State
+from tests.judge.invented_tidb import State
 from tests.judge.verdict import compare
 from tests.object_store.s3_server import S3Server
 
