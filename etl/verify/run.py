@@ -26,6 +26,7 @@ from etl.verify.differences import differences_of
 from etl.verify.downstream_side import DownstreamSide
 from etl.verify.errors import VerifyError
 from etl.verify.kept import KeptResults
+from etl.verify.lost import with_lost_transactions
 from etl.verify.request import AUTO, VerifyRequest
 from etl.verify.result import TableResult, VerifySummary
 from etl.verify.side import ComparedTable
@@ -260,8 +261,10 @@ class _Verifying:
         return changed
 
     def _differs(self, one: Compared) -> None:
-        result = _result(one, self._taking.ts)
-        self._taking.take_differing(result, one.found.apart)
+        result, apart = _result(one, self._taking.ts), one.found.apart
+        if apart is not None:
+            result = with_lost_transactions(self._settings, self._place.cluster.tikv, result, apart)
+        self._taking.take_differing(result, apart)
         self._taking.take_merged(one.table.table, one.table.others, result)
 
 

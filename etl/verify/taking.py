@@ -57,7 +57,10 @@ class Taking:
         if apart is not None:
             self._kept.keep(apart)
             self.run.doing(f"looking for what was written of {result.name} last")
-            told = [said_last(self.place.settings, one, self.ts) for one in result.examples[:_SAID_LAST]]
+            told = [
+                one if one.binlog else said_last(self.place.settings, one, self.ts)
+                for one in result.examples[:_SAID_LAST]
+            ]
             result = replace(result, examples=(*told, *result.examples[_SAID_LAST:]))
         self.take(result)
 

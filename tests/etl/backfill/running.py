@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pymysql
+from click.testing import CliRunner, Result
 
+from cli import group
 from embedded.control import ClusterControl
 from embedded.stack import Stack
 from etl.apply import run_apply
@@ -179,3 +181,18 @@ def pipeline(mariadb: MariaDBServer, spark_remote: str, folder: Path, **more: An
             made.stop()
     finally:
         stack.down()
+
+
+def typing(settings: Settings, folder: Path) -> Callable[..., Result]:
+    """Types a command of `sluice` with these settings in a file."""
+    config = folder / "sluice.toml"
+    config.write_text(
+        f'[upstream]\npd-urls = "{settings.upstream.pd_urls}"\nsql-host = "127.0.0.1"\nsql-port ='
+        f' {settings.upstream.sql_port}\n[relay]\nurl = "{settings.relay.url}"\n[spark]\nremote ='
+        f' "{settings.spark.remote}"\n[downstream]\nhost = "127.0.0.1"\nport = {settings.downstream.port}\n'
+    )
+
+    def typed(*arguments: str) -> Result:
+        return CliRunner().invoke(group, [*arguments, "--config", str(config)], standalone_mode=False)
+
+    return typed

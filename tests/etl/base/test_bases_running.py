@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from cli import group
 from etl.base import run, tasks
 from etl.base.errors import BaseError
 from etl.base.from_downstream import read_stripes
@@ -19,11 +18,10 @@ from etl.base.request import ARCHIVE, AUTO, DOWNSTREAM, TIDB, BaseWish
 from etl.base.run import create_base, plan_base, run_base
 from etl.base.unchanged import changed_tables, landed_windows
 from etl.ownership import NotSoleWriterError
-from etl.settings import Settings
 from relay import RelayLog
 from relay.archive import Archive, Base, BaseTable, Making, base_id
 from relay.jobs import CANCEL, CANCELLED, DONE, Runner
-from tests.etl.backfill.running import DATABASE, Pipeline, pipeline
+from tests.etl.backfill.running import DATABASE, Pipeline, pipeline, typing
 from tests.etl.base.making import made, rows_of
 from tests.etl.mariadb_fixture import MariaDBServer
 
@@ -172,21 +170,6 @@ def test_the_dag_makes_a_base_when_one_is_due_or_asked_for(running: Pipeline) ->
     result = tasks.work(settings, name, "manual__1")
     assert Archive.open(settings.archive_url).bases.get(result["base"]).made_from.startswith("the downstream")
     assert tasks.work(settings, None, "run 1") == {}
-
-
-def typing(settings: Settings, folder: Path) -> Callable[..., Result]:
-    """Types a command of `sluice` with these settings in a file."""
-    config = folder / "sluice.toml"
-    config.write_text(
-        f'[upstream]\npd-urls = "{settings.upstream.pd_urls}"\nsql-host = "127.0.0.1"\nsql-port ='
-        f' {settings.upstream.sql_port}\n[relay]\nurl = "{settings.relay.url}"\n[spark]\nremote ='
-        f' "{settings.spark.remote}"\n[downstream]\nhost = "127.0.0.1"\nport = {settings.downstream.port}\n'
-    )
-
-    def typed(*arguments: str) -> Result:
-        return CliRunner().invoke(group, [*arguments, "--config", str(config)], standalone_mode=False)
-
-    return typed
 
 
 def test_the_command_plans_and_makes_a_base_and_says_what_it_is(running: Pipeline, tmp_path: Path) -> None:
