@@ -71,6 +71,8 @@ class RelayLog:
         self.place: Storage = Folder(storage, f"{FOLDER}/{pipeline}") if pipeline else storage
         """Where the pipeline's own things are."""
         self._orders = Remembered(self.place, _ORDERS, _IMMUTABLE) if storage.is_remote else self.place
+        self._asked: tuple[object, Control] = None, Control()
+        """What operators ask for, and of which state of the folder that is."""
         self.appointments = Appointments(self._orders)
         self.decisions = Decisions(self._orders)
         self.failures = Failures(self.place)
@@ -279,7 +281,12 @@ class RelayLog:
 
     def control(self) -> Control:
         """What operators ask for; the default if nobody asked for anything. Raises RelayCorruptError."""
-        return ControlFile(self._orders).load()
+        as_it_was = self._orders.as_it_was("control") if isinstance(self._orders, Remembered) else None
+        before, control = self._asked
+        if as_it_was is None or as_it_was is not before:
+            control = ControlFile(self._orders).load()
+            self._asked = as_it_was, control
+        return control
 
     def change_control(self, change: Callable[[Control], Control]) -> Control:
         """Durably ask for what `change` makes of what is asked for, by compare-and-set: it may be called several times.

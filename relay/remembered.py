@@ -68,8 +68,8 @@ class Remembered:
         if path not in self._folders:
             return self._storage.names(path)
         word, now = self._look(), time.monotonic()
-        known = self._known.get(path)
-        if known is not None and known.word == word and now - known.at < RELOOK_S:
+        known = self._current(path, word, now)
+        if known is not None:
             return list(known.names)
         names = self._storage.names(path)
         if now - self._since >= _SETTLED_S or not self.lists_may_lag:
@@ -77,6 +77,16 @@ class Remembered:
         else:
             self._known.pop(path, None)
         return list(names)
+
+    def as_it_was(self, folder: str) -> object | None:
+        """The same object as the last time if the folder is as it was then, with one small read; None while that can't
+        be told.
+        """
+        return self._current(folder, self._look(), time.monotonic())
+
+    def _current(self, folder: str, word: bytes, now: float) -> _Known | None:
+        known = self._known.get(folder)
+        return known if known is not None and known.word == word and now - known.at < RELOOK_S else None
 
     def read(self, path: str) -> bytes:
         folder = path.partition("/")[0]

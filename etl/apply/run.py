@@ -44,6 +44,7 @@ __all__ = ["ApplyError", "ApplySummary", "BatchReport", "NotSoleWriterError", "P
 log = logging.getLogger("sluice.apply")
 
 _POLL_S = 0.02
+_FAR_POLL_S = 0.25  # in an object store, where each look is charged for
 
 
 @runtime_checkable
@@ -270,7 +271,7 @@ def _wait_for_first(relay: RelayLog, limits: _Limits) -> Window | None:
         window = relay.first()
         if window is not None:
             return window
-        time.sleep(_POLL_S)
+        limits.stop.wait(_FAR_POLL_S if relay.storage.is_remote else _POLL_S)
     return None
 
 

@@ -18,9 +18,9 @@ _CREATES = {Action.CREATE_TABLE, Action.CREATE_TABLES}
 
 
 def done_by_another(session: MySQLSession, ddl: ScopedDdl) -> bool:
-    """Whether the shared table is already as the statement leaves it."""
+    """Whether the table that sources share is already as the statement leaves it."""
     kind = ddl.type
-    if not ddl.merged or kind in _CREATES:
+    if kind in _CREATES:
         return False
     if kind == Action.ADD_PARTITION:
         return all(

@@ -88,13 +88,14 @@ class DdlExecutor:
         """Run it; warnings about what was left out or done in another way. Raises DdlError, or DownstreamError when the
         connection failed."""
         with self._errors(ddl):
-            with ddl_session(self._session, ddl):
-                if done_by_another(self._session, ddl):
-                    return [
-                        f"done already, as {ddl.merged} merges tables: another of them brought the statement before"
-                    ]
+            if ddl.merged and self._done_by_another(ddl):
+                return [f"done already, as {ddl.merged} merges tables: another of them brought the statement before"]
             warnings = self._converter.convert(ddl)
             return warnings + self._run(ddl) + self._settle(ddl)
+
+    def _done_by_another(self, ddl: ScopedDdl) -> bool:
+        with ddl_session(self._session, ddl):
+            return done_by_another(self._session, ddl)
 
     def settle(self, ddl: ScopedDdl) -> list[str]:
         """Make sure the result is what the upstream has, after a crash in the middle of `execute`.

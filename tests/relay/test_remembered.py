@@ -37,7 +37,7 @@ def test_looking_again_at_what_is_as_it_was_lists_nothing(s3_server: S3Server) -
     for _ in range(10):
         look()
     counted = s3_server.counted()
-    assert counted == {"GET": counted["GET"]} and counted["GET"] <= 40
+    assert counted == {"GET": counted["GET"]} and counted["GET"] <= 30
 
 
 @pytest.mark.usefixtures("settled")

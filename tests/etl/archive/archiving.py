@@ -7,10 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
+
 from etl.archive.verifying import problems
 from etl.archive.worker import MakeVolumes, make_volume
 from etl.settings import Settings, parse_settings
-from relay import RelayLog, Window
+from relay import Part, RelayLog, Window
 from relay.archive import Archive, ArchiveLog, Volume, tables_at
 from relay.storage import Storage
 
@@ -59,9 +61,14 @@ class Growing:
         for window in landed:
             for part in window.parts:
                 with self.relay.storage.new_file(part.path) as file:
-                    file.write(self._source.storage.read(part.path))
+                    file.write(self._content(part))
             self.relay.commit(window)
         return landed
+
+    def _content(self, part: Part) -> bytes:
+        """Of a part's file; on an S3 server with faults it may be damaged on the way here."""
+        read = (self._source.storage.read(part.path) for _ in range(5))
+        return next(data for data in read if google_crc32c.value(data) == part.crc32c)
 
 
 def differences(relay: RelayLog, archive: Archive) -> list[str]:
