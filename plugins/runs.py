@@ -26,16 +26,11 @@ def run_of(by: str) -> str | None:
     return by.removeprefix(_BY) if by.startswith(_BY) else None
 
 
-def conf_of(dag_id: str, run_id: str) -> dict[str, Any]:
-    """The values that a run was triggered with. Raises NoRunError if Airflow has it no longer."""
+def conf_of(dag_id: str, run_id: str) -> dict[str, Any] | None:
+    """The values that a run was triggered with, None if Airflow has it no longer."""
     with create_session() as session:
         found = session.scalars(select(DagRun.conf).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)).all()
-    if not found:
-        raise NoRunError(
-            f"Airflow has the run {run_id} of the DAG {dag_id} no longer",
-            way_out="trigger the DAG with the same values by its form",
-        )
-    return dict(found[0] or {})
+    return dict(found[0] or {}) if found else None
 
 
 def trigger(dag_id: str, conf: dict[str, Any], by: str) -> str:

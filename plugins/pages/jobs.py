@@ -72,19 +72,31 @@ def _cancel(pipeline: NamedPipeline, name: str, user: Any) -> str:
     said = operate.order_job(pipeline.settings, name, CANCEL, operator(user))
     job = _jobs(pipeline).get(name)
     if job.status().entry.runner is None and runs.run_of(job.spec.by) is not None and job.spec.kind in DAGS:
-        return f"{name} is given up in the run {_again(pipeline, name, user)} of its DAG, which takes back what it can"
+        try:
+            run = _again(pipeline, name, user)
+        except runs.NoRunError as error:
+            return f"{said}. {error}"
+        return f"{name} is given up in the run {run} of its DAG, which takes back what it can"
     return said
 
 
 def _again(pipeline: NamedPipeline, name: str, user: Any) -> str:
-    """Trigger the DAG that the job came from with the same values: it goes on with the job. The run's id."""
+    """Trigger the DAG that the job came from with the same values: it goes on with the job. The run's id. Raises
+    NoRunError.
+    """
     spec = _jobs(pipeline).get(name).spec
     run, kind = runs.run_of(spec.by), DAGS.get(spec.kind)
     if run is None or kind is None:
         raise runs.NoRunError(f"{name} was asked for by {spec.by}", way_out=f"`sluice jobs resume {name}`")
     dag_id = pipeline.dag_id(kind)
     require_trigger(user, dag_id)
-    return runs.trigger(dag_id, runs.conf_of(dag_id, run), name_of(user))
+    conf = runs.conf_of(dag_id, run)
+    if conf is None:
+        raise runs.NoRunError(
+            f"Airflow has the run {run} of the DAG {dag_id} no longer",
+            way_out=f"`sluice jobs resume {name}`, or trigger the DAG with the same values by its form",
+        )
+    return runs.trigger(dag_id, conf, name_of(user))
 
 
 def _jobs(pipeline: NamedPipeline) -> Jobs:

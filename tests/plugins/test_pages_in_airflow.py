@@ -172,6 +172,18 @@ def test_a_running_job_is_paused_goes_on_and_is_given_up_and_it_is_kept_who_said
     assert pages.get("jobs")["deeds"][0]["said"].startswith("refused: ")
 
 
+def test_a_job_whose_run_airflow_has_removed_is_given_the_commands_that_go_on_with_it_or_give_it_up(pages):
+    jobs = Jobs.of(load_settings(pages.pipeline.config).open_relay())
+    job = jobs.create("base", {"source": "tidb"}, Touches("nowhere", ()), "airflow manual__of_last_year")
+    status, said = pages.order(f"jobs/{job.id}/resume", "ann")
+    assert (status, f"`sluice jobs resume {job.id}`" in said["way_out"]) == (409, True), said
+    assert "has the run manual__of_last_year of the DAG base no longer" in said["error"]
+    status, said = pages.order(f"jobs/{job.id}/cancel", "ann")
+    assert (status, job.entry().state) == (200, CANCELLING)
+    assert f"`sluice jobs cancel {job.id}`" in said["said"] and "manual__of_last_year" in said["said"]
+    assert [deed["about"] for deed in pages.get("jobs")["deeds"]][:2] == [job.id, job.id]
+
+
 def test_a_restore_is_planned_by_a_run_of_its_dag_with_the_values_of_the_form(pages):
     order = {"until": "2026-11-22T12:00:00+01:00", "tables": ["shop.orders"], "plan_only": True}
     status, said = pages.order("time/restore", "uma", json.dumps(order).encode())
