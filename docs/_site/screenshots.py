@@ -28,9 +28,15 @@ from embedded.stack import Stack  # noqa: E402
 from embedded.state import StackError  # noqa: E402
 
 PICTURES = ROOT / "docs" / "pages"
-TABS = ("overview", "tables", "transactions", "jobs", "quality", "time")
+SHOWN = (
+    ("overview", "light"), ("overview", "dark"), ("tables", "light"), ("jobs", "light"), ("quality", "dark"),
+    ("time", "light"),
+)  # fmt: skip
+"""What the documents show of the pages' tabs, and in which colours."""
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
-TRAFFIC = {"rate": 40, "transactions": None, "rows": 2, "tables": 6, "database": "shop"}
+TRAFFIC = {
+    "rate": 40, "transactions": None, "rows": 2, "tables": 6, "database": "shop", "updates": 0.3, "deletes": 0.1,
+}  # fmt: skip
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
 
@@ -72,12 +78,11 @@ def _chromium() -> Iterator[Browser]:
 
 def _pictures(browser: Browser, home: Path, url: str) -> None:
     password = json.loads(password_file(home).read_text())[USER]
-    for scheme in ("light", "dark"):
-        for tab in TABS:
-            page = _logged_in(browser, url, password, color_scheme=scheme, viewport=WIDE)
-            page.goto(f"{url}/plugin/sluice/sluice/{tab}")
-            page.frame_locator("iframe").locator("main h1").wait_for(timeout=120_000)
-            _take(page, f"{tab}-{scheme}")
+    for tab, scheme in SHOWN:
+        page = _logged_in(browser, url, password, color_scheme=scheme, viewport=WIDE)
+        page.goto(f"{url}/plugin/sluice/sluice/{tab}")
+        page.frame_locator("iframe").locator("main h1").wait_for(timeout=120_000)
+        _take(page, f"{tab}-{scheme}")
     _transaction(_logged_in(browser, url, password, color_scheme="light", viewport=WIDE), url)
     page = _logged_in(browser, url, password, color_scheme="light", viewport=PHONE)
     page.goto(f"{url}/sluice/overview")
