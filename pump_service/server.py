@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from errors import SluiceError
-from pump_service.calls import Bridge, Pulls, PumpRPC
+from pump_service.calls import Bridge, Pulls, PumpRPC, Windows
 from pump_service.chores import Chores
 from pump_service.cluster import (
     CLOSING,
@@ -261,7 +261,8 @@ class Pump:
         api = Api(self, self.metrics.registry)
         self._closers.callback(api.close)
         self._front = Front(grpc_path, lambda: Http1(api.handle), config.security, descriptors.for_connections())
-        self._bridge = Bridge(f"unix:{grpc_path}", self._pulls)
+        windows = Windows(self._rpc.windows) if self._rpc.windows is not None else None
+        self._bridge = Bridge(f"unix:{grpc_path}", self._pulls, windows)
         limits = replace(LaneLimits(), message=config.max_message_size)
         self._lanes = LaneContext(self._loop, ingest, limits, self._front.splice, self._bridge)
         self._front.use(self._lanes)
@@ -333,6 +334,7 @@ class Pump:
 
     async def _drain(self) -> None:
         self._front.stop_accepting()
+        self._bridge.stop()
         await self._lanes.drain(_DRAIN_S)
 
 

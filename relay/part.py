@@ -190,7 +190,9 @@ def _overlapping(parts: Sequence[Part]) -> Iterator[list[Part]]:
 
 
 def merge(tables: Sequence[pa.Table]) -> pa.Table:
-    """Merge tables, each sorted by (commit_ts, position), into one; a commit_ts counts only where it is met first."""
+    """Merge tables of the same columns, each sorted by (commit_ts, position), or by commit_ts where a row is a
+    transaction, into one; a commit_ts counts only where it is met first.
+    """
     kept: list[pa.Table] = []
     commits: list[np.ndarray] = []
     for table in tables:
@@ -204,7 +206,7 @@ def merge(tables: Sequence[pa.Table]) -> pa.Table:
             kept.append(table)
             commits.append(commit)
     if len(kept) < 2:
-        return kept[0] if kept else PART_SCHEMA.empty_table()
+        return kept[0] if kept else tables[0]
     # All rows of a commit_ts come from one part, in position order: a stable sort by commit_ts is enough.
     order = np.argsort(np.concatenate(commits), kind="stable")
     return pa.concat_tables(kept).combine_chunks().take(pa.array(order))

@@ -6,7 +6,7 @@ Rows are (commit_ts, start_ts, payload), ascending by commit_ts, payload = the P
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -28,6 +28,8 @@ class PumpRange:
     host: str
     lo: int
     hi: int
+    window: bytes = field(default=b"", repr=False)
+    """What the pump has in there, and perhaps behind it, if that is little: see `upstream.pumps.handed_window`."""
 
 
 def read_range(host: str, cluster_id: int, lo: int, hi: int, tls: TLS | None = None) -> Iterator[pa.RecordBatch]:
@@ -46,6 +48,15 @@ def read_range(host: str, cluster_id: int, lo: int, hi: int, tls: TLS | None = N
             _readers.pop(other).close()
         reader = _readers[key] = PumpReader(host, cluster_id, tls=tls, timeout_s=_READ_TIMEOUT_S)
     return _in_range(key, reader, _read(reader, reader.read(lo, hi), lo, hi), lo, hi)
+
+
+def handed_over(host: str, window: bytes, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
+    """As `read_range`, of what the pump has sent along with its bounds."""
+    from upstream.pumps import handed_window
+
+    batch = handed_window(host, window, lo, hi)
+    if batch.num_rows:
+        yield batch
 
 
 def _in_range(

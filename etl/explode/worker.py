@@ -1,7 +1,8 @@
 """What Spark's Python workers do to land a window: read a range of a pump, explode it, write its part, and answer with
 statistics.
 
-The worker reads from the pump and writes to the relay log itself, so that no payload passes through the JVM.
+The worker reads from the pump and writes to the relay log itself, so that no payload passes through the JVM. What is in
+a small window came with its bounds, and is handed over: to ask for it again would cost more than all else.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import pyarrow as pa
 
 from etl.explode._left_out import without_unreadable
 from etl.explode.exploder import BinlogDecodeError, Exploder
-from etl.explode.source import read_range
+from etl.explode.source import handed_over, read_range
 from etl.spark.errors import told_to_client
 from etl.spark.worker import freeze_loaded
-from relay import PART_SCHEMA, RelayLog, merge
+from relay import RelayLog, merge
 from upstream import TLS
+from upstream.window_schema import WINDOW_SCHEMA
 
 TASK_SCHEMA = pa.schema(
     [
@@ -33,6 +35,7 @@ TASK_SCHEMA = pa.schema(
         pa.field("range_hi", pa.int64()),
         pa.field("skips", pa.string()),
         pa.field("is_small", pa.bool_()),
+        pa.field("window", pa.binary()),
     ]
 )
 STATS_SCHEMA = pa.schema([pa.field("stats", pa.string())])
@@ -71,7 +74,7 @@ def _answers(relay: RelayLog, job: LandRanges, tasks: Sequence[Mapping[str, Any]
     started = time.perf_counter()
     ranges = [_Range(job, task) for task in tasks]  # all pumps are asked before the first answer is waited for
     first = tasks[0]
-    current = ranges[0]
+    current = first_range = ranges[0]
 
     def changes() -> Iterator[pa.RecordBatch]:
         nonlocal current
@@ -80,8 +83,16 @@ def _answers(relay: RelayLog, job: LandRanges, tasks: Sequence[Mapping[str, Any]
             return
         tables = []
         for current in ranges:
-            tables.append(pa.Table.from_batches(current.changes(), PART_SCHEMA))
-        yield from merge(tables).to_batches()
+            tables.append(pa.Table.from_batches(current.transactions(), WINDOW_SCHEMA))
+        try:
+            found = list(first_range.changes_of(merge(tables)))
+        except BinlogDecodeError:
+            for current, table in zip(ranges, tables):  # whose it is
+                for batch in table.to_batches():
+                    for _ in Exploder(current.task["host"]).explode(batch):
+                        pass
+            raise
+        yield from found
 
     try:
         part = relay.write_part(first["lo"], first["hi"], token, first["n"], changes())
@@ -105,29 +116,49 @@ class _Range:
         self.task = task
         self.reading = self.exploding = 0.0
         self._exploder = Exploder(task["host"])
-        self._batches = read_range(task["host"], job.cluster_id, task["range_lo"], task["range_hi"], job.tls)
+        host, lo, hi = task["host"], task["range_lo"], task["range_hi"]
+        window = task.get("window")
+        self._batches = (
+            handed_over(host, window, lo, hi) if window else read_range(host, job.cluster_id, lo, hi, job.tls)
+        )
         self._left_out: list[dict[str, Any]] = []
+        self._transactions = 0
 
-    def changes(self) -> Iterator[pa.RecordBatch]:
-        """Its row changes, in PART_SCHEMA."""
+    def transactions(self) -> Iterator[pa.RecordBatch]:
+        """Those that can be read, in WINDOW_SCHEMA."""
         skips = json.loads(self.task["skips"])
         while True:
             mark = time.perf_counter()
             batch = next(self._batches, None)
-            arrived = time.perf_counter()
-            self.reading += arrived - mark
+            self.reading += time.perf_counter() - mark
             if batch is None:
                 return
+            self._transactions += batch.num_rows
             batch, unreadable = without_unreadable(batch, self.task["host"], skips)
             self._left_out.extend(unreadable)
-            exploded = self._exploder.explode(batch)
+            yield batch
+
+    def changes(self) -> Iterator[pa.RecordBatch]:
+        """Its row changes, in PART_SCHEMA."""
+        for batch in self.transactions():
+            exploded = self._explode(batch)
             del batch  # a batch may hold a whole large transaction: one at a time
-            mark = arrived
-            for ready in exploded:
-                self.exploding += time.perf_counter() - mark
-                yield ready
-                mark = time.perf_counter()
+            yield from exploded
+
+    def changes_of(self, transactions: pa.Table) -> Iterator[pa.RecordBatch]:
+        """The row changes of transactions of several ranges, which count as this one's."""
+        for batch in transactions.combine_chunks().to_batches():
+            yield from self._explode(batch)
+
+    def _explode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        exploded = self._exploder.explode(batch)
+        del batch
+        mark = time.perf_counter()
+        for ready in exploded:
             self.exploding += time.perf_counter() - mark
+            yield ready
+            mark = time.perf_counter()
+        self.exploding += time.perf_counter() - mark
 
     def stats(self) -> dict[str, Any]:
         """What was in it."""
@@ -135,7 +166,7 @@ class _Range:
         return {
             "n": self.task["n"],
             "part": None,
-            "transactions": totals.transactions + len(self._left_out),
+            "transactions": self._transactions,
             "left_out": self._left_out,
             "ddls": [ddl.to_dict() for ddl in totals.ddls],
             "tables": {

@@ -88,6 +88,7 @@ class LandingJob:
                 "range_hi": wanted.hi,
                 "skips": json.dumps([ts for ts in skips if wanted.lo < ts <= wanted.hi]),
                 "is_small": is_small,
+                "window": wanted.window,
             }
             for n, wanted in enumerate(plan.ranges)
         ]

@@ -1,7 +1,8 @@
 """Plans windows: how far the next one may reach without missing a commit.
 
 1. A fresh timestamp from PD. 2. The pumps in the registry; all that are not offline count. 3. Each of them is asked for
-its bounds. 4. hi = the smallest of the timestamp and every pump's hi.
+its bounds, and what is in the window if that is little; those that counted the last time while the registry answers.
+4. hi = the smallest of the timestamp and every pump's hi.
 
 A pump without the call Bounds is an original one: its PullBinlogs stream is followed instead, and its bounds are what
 has arrived (upstream.pumps.pulled_window).
@@ -17,7 +18,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _BARRIER_WAIT_MS = 100
 _NEWS_WAIT_MS = 1_000
 _BOUNDS_TIMEOUT_S = 10.0
+_INLINE_BYTES = 256 * 2**10
 _SPLIT_BYTES = 8 * 2**20
 _MAX_SPLITS = 4
 _FAKES_EVERY = tso.span(5_000)  # an idle original pump moves on every 3 s
@@ -103,6 +105,7 @@ class Planner:
         self._followers: dict[str, Follower] = {}
         self._news = News(_NEWS_WAIT_MS)
         self._heard = False
+        self._counted: list[NodeStatus] = []
         self._turn = threading.Lock()
         self._threads = ThreadPoolExecutor(max_workers=16, thread_name_prefix="bounds")
         self._last_window = time.monotonic()
@@ -135,21 +138,22 @@ class Planner:
                 f"PD's clock is at {fresh_ts}, but commits through {lo} are landed already: is this PD of another or a"
                 " restored cluster? Waiting until it has caught up"
             )
-        registered = self._pumps()
-        counting = [pump for pump in registered if pump.state != "offline"]
-        if not counting:
-            raise PumpUnavailableError(
-                f"{len(registered)} pumps in the registry, all offline: no commit can be read until one is online"
-                if registered
-                else "no pump in the registry: start one, or check pd-urls"
-            )
-        _check_addresses(counting)
+        early = [pump for pump in self._counted if pump.host in self._readers]
+        asked = {_key(pump): self._threads.submit(self._bounds, pump, lo, fresh_ts) for pump in early}
+        try:
+            counting = self._counting()
+        except BaseException:
+            wait(asked.values())
+            raise
         hosts = {pump.host for pump in counting}
         for host in self._followers.keys() - hosts:
             self._followers.pop(host).close()
         for host in self._readers.keys() - hosts:
             self._readers.pop(host).close()
-        futures = [self._threads.submit(self._bounds, pump, lo, fresh_ts) for pump in counting]
+        if any(_key(pump) not in asked for pump in counting):
+            wait(asked.values())  # one that is registered anew may be at the same address
+        futures = [asked.get(_key(pump)) or self._threads.submit(self._bounds, pump, lo, fresh_ts) for pump in counting]
+        self._counted = counting
         failures = [failure for future in futures if (failure := future.exception()) is not None]
         if failures:
             raise failures[0]
@@ -172,10 +176,23 @@ class Planner:
             piece
             for pump, bound in zip(counting, bounds)
             if bound.transactions
-            for piece in _split(PumpRange(pump.host, lo, hi), bound.bytes)
+            for piece in _split(PumpRange(pump.host, lo, hi, bound.window), bound.bytes)
         ]
         limited = any(bound.hi < bound.max_commit_ts for bound in bounds)
         return Plan(lo, hi, fresh_ts, tuple(ranges), transactions, sum(bound.bytes for bound in bounds), limited)
+
+    def _counting(self) -> list[NodeStatus]:
+        """The pumps that count by now. Raises PumpUnavailableError if there is none."""
+        registered = self._pumps()
+        counting = [pump for pump in registered if pump.state != "offline"]
+        if not counting:
+            raise PumpUnavailableError(
+                f"{len(registered)} pumps in the registry, all offline: no commit can be read until one is online"
+                if registered
+                else "no pump in the registry: start one, or check pd-urls"
+            )
+        _check_addresses(counting)
+        return counting
 
     def await_news(self, lo: int, seconds: float) -> bool:
         """Wait until a pump has a transaction that was committed after lo (TSO), at most `seconds`; whether one may. A
@@ -241,7 +258,8 @@ class Planner:
                 pump.host, self._cluster_id, tls=self._tls, timeout_s=_BOUNDS_TIMEOUT_S
             )
         try:
-            return reader.bounds(lo, fresh_ts, _BARRIER_WAIT_MS, self._limits.max_transactions, self._limits.max_bytes)
+            limits = self._limits.max_transactions, self._limits.max_bytes
+            return reader.bounds(lo, fresh_ts, _BARRIER_WAIT_MS, *limits, _INLINE_BYTES)
         except PumpReadError:
             self._readers.pop(pump.host, None)
             reader.close()
@@ -280,6 +298,11 @@ class Planner:
             raise
         self._followers[pump.host] = follower
         return follower.bounds(lo)
+
+
+def _key(pump: NodeStatus) -> tuple[str, str, str]:
+    """What of a pump's entry has to do with asking it."""
+    return pump.node_id, pump.host, pump.state
 
 
 def _check_addresses(pumps: Sequence[NodeStatus]) -> None:

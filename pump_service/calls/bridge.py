@@ -1,5 +1,5 @@
-"""Answers a call that isn't WriteBinlog on a lane connection: PullBinlogs itself, any other by making it again at the
-grpcio server behind the port.
+"""Answers a call that isn't WriteBinlog on a lane connection: PullBinlogs and the small ones of sluice.Window itself,
+any other by making it again at the grpcio server behind the port.
 
 A client's first call decides what its connection is for, so the latter only happens to a client that writes or pulls
 binlogs and then makes other calls on the same connection. Requests are one message; answers may be streams, sent as the
@@ -18,6 +18,7 @@ import grpc
 import grpc.aio
 
 from pump_service.calls.pulls import Pulls
+from pump_service.calls.windows import Windows
 from pump_service.lane import Connection
 from pump_service.lane import frames as f
 from pump_service.lane.hpack import Header, Headers
@@ -31,16 +32,24 @@ _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-
 class Bridge:
     """`bridge(lane, stream, headers, body)` starts a task that answers the stream; cancel it to cancel the call."""
 
-    def __init__(self, address: str, pulls: Pulls) -> None:
+    def __init__(self, address: str, pulls: Pulls, windows: Windows | None) -> None:
+        """`windows`: None to leave sluice.Window to the server at `address`."""
         self._address = address
         self._pulls = pulls
+        self._windows = windows
         self._channel: grpc.aio.Channel | None = None
 
     def __call__(self, lane: Connection, stream: int, headers: Sequence[Header], body: bytes) -> asyncio.Task[None]:
         return asyncio.get_running_loop().create_task(self._run(lane, stream, tuple(headers), body))
 
+    def stop(self) -> None:
+        """End what waits for something to happen. In the loop's thread."""
+        if self._windows is not None:
+            self._windows.stop()
+
     async def close(self) -> None:
         """Close the channel."""
+        self.stop()
         if self._channel is not None:
             await self._channel.close()
 
@@ -54,6 +63,9 @@ class Bridge:
             path = dict(headers).get(b":path", b"/").decode("latin-1")
             if path == "/binlog.Pump/PullBinlogs":
                 await self._pulls.run(lane, stream, body[5:])
+                return
+            if self._windows is not None and self._windows.serves(path):
+                await self._windows.run(lane, stream, path, body[5:])
                 return
             if self._channel is None:
                 options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]

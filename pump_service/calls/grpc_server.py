@@ -8,13 +8,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
-from pump_service.calls.window_service import WindowService
+from pump_service.calls.window_service import CallRefusedError, WindowService
 from pump_service.cluster import TimeLimit
 from pump_service.ingest import Ingest, Refused
 from pump_service.metrics import BatchHistogram
@@ -23,6 +23,9 @@ from pump_service.store.errors import StoreError
 from upstream import pb
 
 _log = logging.getLogger(__name__)
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
 
 _THREADS = 512  # threads are made when needed
 _WRITE_TIMEOUT_S = 600.0
@@ -70,20 +73,22 @@ class PumpRPC:
             ),
         }
         handlers = [grpc.method_handlers_generic_handler("binlog.Pump", pump)]
+        self.windows: WindowService | None = None
+        """What answers sluice.Window."""
         if not failpoints.due("rpc.no_window"):  # tests: serve what an original Pump does, and no more
             # Asked in the place of Sluice's pipeline, which serves no port: it plans no window without listing the
             # pumps first.
             notify = {"Notify": grpc.unary_unary_rpc_method_handler(lambda request, context: b"")}
             handlers.append(grpc.method_handlers_generic_handler("binlog.Cistern", notify))
-            service = WindowService(cluster_id, store, time_limit, self._stopping)
+            service = self.windows = WindowService(cluster_id, store, time_limit, self._stopping)
             window = {
                 "Bounds": grpc.unary_unary_rpc_method_handler(
-                    service.bounds,
+                    _refusing(service.bounds),
                     pb.window.BoundsRequest.FromString,
                     pb.window.BoundsResponse.SerializeToString,
                 ),
                 "Await": grpc.unary_unary_rpc_method_handler(
-                    service.await_newer,
+                    _refusing(service.await_newer),
                     pb.window.AwaitRequest.FromString,
                     pb.window.AwaitResponse.SerializeToString,
                 ),
@@ -182,3 +187,16 @@ class PumpRPC:
             _log.info("the reader (%s) is gone", peer)
         if self._stopping.is_set() and context.is_active():
             context.abort(grpc.StatusCode.UNAVAILABLE, "the pump is shutting down")
+
+
+def _refusing(answer: Callable[[Request], Response]) -> Callable[[Request, grpc.ServicerContext], Response]:
+    """A handler for grpcio."""
+
+    def handle(request: Request, context: grpc.ServicerContext) -> Response:
+        try:
+            return answer(request)
+        except CallRefusedError as refused:
+            context.abort(refused.code, str(refused))
+            raise  # never: abort does
+
+    return handle

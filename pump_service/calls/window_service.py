@@ -1,4 +1,6 @@
-"""The `sluice.Window` service: how far a window may reach, and the window itself as an Arrow IPC stream."""
+"""The `sluice.Window` service: how far a window may reach, and the window itself: a small one with that answer, others
+as an Arrow IPC stream.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from collections.abc import Iterator
 import grpc
 import pyarrow as pa
 
+from errors import Signal
 from pump_service.cluster import TimeLimit
 from pump_service.store import Store
 from pump_service.store.errors import CorruptRecordError, IndexDamagedError, StoreError, WindowPurgedError
@@ -29,11 +32,21 @@ MAX_READS = 6
 _COUNTING = 2  # Bounds that look at the index at a time; they take turns
 _TURN_S = 20.0
 _STALLED_S = 15.0
+_STEP_S = 0.5  # a pump that stops isn't held up for longer by who waits for a barrier
 _MAX = 2**63 - 1
+_INLINE_BYTES = 1 << 20
+
+
+class CallRefusedError(Signal):
+    """A call ends with this status; the text is for the caller."""
+
+    def __init__(self, code: grpc.StatusCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class WindowService:
-    """Handlers for Bounds and Read; they take and give messages."""
+    """Handlers of Bounds, Await and Read; they take and give messages. The first two raise CallRefusedError."""
 
     def __init__(self, cluster_id: int, store: Store, time_limit: TimeLimit, stopping: threading.Event) -> None:
         self._cluster_id = cluster_id
@@ -45,32 +58,46 @@ class WindowService:
         self._counting = threading.BoundedSemaphore(_COUNTING)
         self._reads = threading.BoundedSemaphore(MAX_READS)
 
-    def bounds(self, request: pb.window.BoundsRequest, context: grpc.ServicerContext) -> pb.window.BoundsResponse:
+    def bounds(self, request: pb.window.BoundsRequest) -> pb.window.BoundsResponse:
         """Barrier at fresh_ts, waiting at most wait_ms, then the largest window behind lo within the
-        limits (0: none).
+        limits (0: none), and what is in it if that is little enough.
         """
-        self._check(request.cluster_id, context)
+        self._check(request.cluster_id)
         if request.lo < 0 or request.fresh_ts < 0:
-            context.abort(
+            raise CallRefusedError(
                 grpc.StatusCode.INVALID_ARGUMENT, f"negative timestamps: lo {request.lo}, fresh_ts {request.fresh_ts}"
             )
         if self._time_limit.mark_exceeded(request.fresh_ts):
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"fresh_ts: {self._time_limit.describe(request.fresh_ts)}")
+            raise CallRefusedError(
+                grpc.StatusCode.INVALID_ARGUMENT, f"fresh_ts: {self._time_limit.describe(request.fresh_ts)}"
+            )
+        window = b""
         try:
             reached = self._reach(request.fresh_ts, min(request.wait_ms, _MAX_WAIT_MS) / 1000)
             with self._counting:
                 found = self._store.bounds(
                     request.lo, reached, request.max_transactions or _MAX, request.max_bytes or _MAX
                 )
+                if found.transactions and found.bytes <= min(request.inline_bytes, _INLINE_BYTES):
+                    window = self._small(request.lo, found.hi)
         except StoreError as error:
-            _abort(context, error)
+            raise _refusal(error) from error
         return pb.window.BoundsResponse(
-            max_commit_ts=reached, hi=found.hi, transactions=found.transactions, bytes=found.bytes
+            max_commit_ts=reached, hi=found.hi, transactions=found.transactions, bytes=found.bytes, window=window
         )
 
-    def await_newer(self, request: pb.window.AwaitRequest, context: grpc.ServicerContext) -> pb.window.AwaitResponse:
+    def _small(self, lo: int, hi: int) -> bytes:
+        """The window as one record batch; nothing if it can't be read: who reads it then is told why."""
+        try:
+            batches = list(self._store.read_window(lo, hi, strict=True))
+        except CorruptRecordError:
+            return b""
+        (batch,) = batches if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()
+        return bytes(batch.serialize())
+
+    def await_newer(self, request: pb.window.AwaitRequest) -> pb.window.AwaitResponse:
         """Whether a transaction was committed after after_ts; waits for one at most wait_ms, or as long as it likes."""
-        self._check(request.cluster_id, context)
+        self._check(request.cluster_id)
         wait_s = min(request.wait_ms, _MAX_AWAIT_MS) / 1000
         with self._may_wait() as may_wait:
             found = self._store.await_newer(request.after_ts, wait_s if may_wait else 0)
@@ -78,7 +105,10 @@ class WindowService:
 
     def read(self, request: pb.window.ReadRequest, context: grpc.ServicerContext) -> Iterator[pb.window.ReadResponse]:
         """The transactions with lo < commit_ts <= hi. A hi above max_commit_ts is refused: it would have gaps."""
-        self._check(request.cluster_id, context)
+        try:
+            self._check(request.cluster_id)
+        except CallRefusedError as refused:
+            context.abort(refused.code, str(refused))
         if request.hi > self._store.max_commit_ts:
             context.abort(
                 grpc.StatusCode.OUT_OF_RANGE,
@@ -112,7 +142,12 @@ class WindowService:
 
     def _reach(self, ts: int, wait_s: float) -> int:
         with self._may_wait() as may_wait:
-            return self._store.barrier(ts, wait_s if may_wait else 0)
+            until = time.monotonic() + (wait_s if may_wait else 0)
+            while True:
+                left = max(until - time.monotonic(), 0)
+                reached = self._store.barrier(ts, min(left, _STEP_S))
+                if reached >= ts or left <= _STEP_S or self._stopping.is_set():
+                    return reached
 
     @contextlib.contextmanager
     def _may_wait(self) -> Iterator[bool]:
@@ -139,17 +174,18 @@ class WindowService:
                     del batch
                     yield from sink.take()
         except StoreError as error:
-            _abort(context, error)
+            refused = _refusal(error)
+            context.abort(refused.code, str(refused))
         yield from sink.take()
 
-    def _check(self, cluster_id: int, context: grpc.ServicerContext) -> None:
+    def _check(self, cluster_id: int) -> None:
         if cluster_id != self._cluster_id:
-            context.abort(
+            raise CallRefusedError(
                 grpc.StatusCode.FAILED_PRECONDITION, f"cluster ID are mismatch, {cluster_id} vs {self._cluster_id}"
             )
 
 
-def _abort(context: grpc.ServicerContext, error: StoreError) -> None:
+def _refusal(error: StoreError) -> CallRefusedError:
     code = grpc.StatusCode.UNKNOWN
     if isinstance(error, WindowPurgedError):
         code = grpc.StatusCode.OUT_OF_RANGE
@@ -157,7 +193,7 @@ def _abort(context: grpc.ServicerContext, error: StoreError) -> None:
         code = grpc.StatusCode.DATA_LOSS
     elif isinstance(error, IndexDamagedError):
         code = grpc.StatusCode.UNAVAILABLE
-    context.abort(code, str(error))
+    return CallRefusedError(code, str(error))
 
 
 class _Chunks:

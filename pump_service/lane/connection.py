@@ -1,4 +1,5 @@
-"""One HTTP/2 connection. WriteBinlog calls are answered here, all those of a read together, and so is PullBinlogs.
+"""One HTTP/2 connection. WriteBinlog calls are answered here, all those of a read together; PullBinlogs and the small
+calls of sluice.Window, too.
 
 The first request decides: if it is another one, the connection is given to the grpcio server (`undecided.py`).
 """
@@ -18,7 +19,7 @@ from pump_service.lane.bridged import Bridged
 from pump_service.lane.context import LaneContext
 from pump_service.lane.header_blocks import HeaderBlocks, unpad
 from pump_service.lane.hpack import Headers, HpackDecoder, HpackError
-from pump_service.lane.requests import is_pull, is_write
+from pump_service.lane.requests import is_pull, is_window, is_write
 from pump_service.lane.sender import Sender
 from pump_service.lane.undecided import Undecided
 from pump_service.lane.uploads import Uploads, too_long
@@ -390,7 +391,7 @@ class Lane(asyncio.Protocol):
                 block,
             )  # the decoder gives the same object for the same bytes
         if self._undecided is not None:
-            self._decide(is_ours=writes or is_pull(headers))
+            self._decide(is_ours=writes or is_pull(headers) or is_window(headers))
             if self._wire.closing:
                 return
         self._uploads.begin(stream, None if writes else headers)

@@ -2,7 +2,7 @@
 
 from upstream.pumps.client import PumpClient, PumpWriteError, WriteTimes
 from upstream.pumps.pulled_window import CommitsGoneError, Follower, as_prewrite, check_not_purged, pulled_window
-from upstream.pumps.reader import Entity, PumpReader, PumpReadError, WindowBounds
+from upstream.pumps.reader import Entity, PumpReader, PumpReadError, WindowBounds, handed_window
 
 __all__ = [
     "CommitsGoneError",
@@ -16,5 +16,6 @@ __all__ = [
     "WriteTimes",
     "as_prewrite",
     "check_not_purged",
+    "handed_window",
     "pulled_window",
 ]

@@ -7,7 +7,7 @@ import io
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -20,6 +20,7 @@ from upstream.rpc import TLS, describe, open_channel, status
 if TYPE_CHECKING:
     import pyarrow
 
+_Bytes = bytes
 _STREAM_BUFFER = 1 << 20
 _END_OF_STREAM = bytes.fromhex("ffffffff00000000")
 
@@ -46,6 +47,8 @@ class WindowBounds:
     hi: int
     transactions: int
     bytes: int
+    window: _Bytes = field(default=b"", repr=False)
+    """Its transactions, if they were asked for and are few enough: see `handed_window`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +78,18 @@ class PumpReader:
         self._channel = open_channel(host, tls, keepalive_ms=30_000)
         self._closed = False
 
-    def bounds(
-        self, lo: int, fresh_ts: int, wait_ms: int = 0, max_transactions: int = 0, max_bytes: int = 0
+    def bounds(  # noqa: PLR0913 as the call is
+        self,
+        lo: int,
+        fresh_ts: int,
+        wait_ms: int = 0,
+        max_transactions: int = 0,
+        max_bytes: int = 0,
+        inline_bytes: int = 0,
     ) -> WindowBounds:
         """Has the pump move its mark up to `fresh_ts` (TSO; waits at most `wait_ms`), then asks how far a window that
         begins at `lo` (TSO, exclusive) may reach within the limits (0: no limit): not beyond `lo` while the mark is
-        below that.
+        below that. A window of at most `inline_bytes` comes with the answer, unless the pump is an older one.
         """
         request = pb.window.BoundsRequest(
             cluster_id=self._cluster_id,
@@ -89,6 +98,7 @@ class PumpReader:
             wait_ms=wait_ms,
             max_transactions=max_transactions,
             max_bytes=max_bytes,
+            inline_bytes=inline_bytes,
         )
         try:
             call = self._channel.unary_unary(
@@ -101,7 +111,7 @@ class PumpReader:
             raise self._error(f"no bounds of a window from {lo}", error) from error
         if answer.hi > answer.max_commit_ts and (answer.hi != lo or answer.transactions):
             raise PumpReadError(f"pump {self.host} says {answer}, a window past its own mark".replace("\n", " "))
-        return WindowBounds(answer.max_commit_ts, answer.hi, answer.transactions, answer.bytes)
+        return WindowBounds(answer.max_commit_ts, answer.hi, answer.transactions, answer.bytes, answer.window)
 
     def await_newer(self, after_ts: int, wait_ms: int, told: Callable[[bool | None], None]) -> None:
         """Have `told` called, perhaps in another thread, with whether a transaction was committed after `after_ts`
@@ -217,6 +227,28 @@ class PumpReader:
             words = "the reader is closed"
         unimplemented = status(error) == grpc.StatusCode.UNIMPLEMENTED
         return PumpReadError(f"pump {self.host}: {what}: {words}", unimplemented=unimplemented)
+
+
+def handed_window(host: str, window: bytes, lo: int, hi: int) -> pyarrow.RecordBatch:
+    """The transactions with lo < commit_ts <= hi (TSO) of a window that came with the bounds of the pump at `host`, and
+    may reach further. Raises PumpReadError.
+    """
+    import numpy as np
+    import pyarrow
+
+    from upstream.window_schema import WINDOW_SCHEMA
+
+    try:
+        batch = pyarrow.ipc.read_record_batch(pyarrow.py_buffer(window), WINDOW_SCHEMA)
+        batch.validate(full=True)
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
+        raise PumpReadError(
+            f"pump {host}: the window from {lo} that came with its bounds is damaged: {error}"
+        ) from error
+    commits = batch["commit_ts"].to_numpy()
+    if len(commits) and (commits[0] <= lo or (commits[1:] <= commits[:-1]).any()):
+        raise PumpReadError(f"pump {host}: asked for ({lo}, {hi}], it sent commits from {commits[0]} on, not in order")
+    return batch.slice(0, int(np.searchsorted(commits, hi, "right")))
 
 
 def _entity(entity: pb.pump.Entity) -> Entity:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from etl.explode.worker import LandRanges, _answers
@@ -9,7 +10,9 @@ from relay import Part, RelayLog, read_parts
 from tests.etl.explode.test_explode import INSERT, mutation, prewrite
 from tests.etl.story import table
 from tests.etl.window_pumps import CLUSTER_ID, WindowPump
+from upstream import PumpReadError
 from upstream.rows import encode_insert
+from upstream.window_schema import WINDOW_SCHEMA
 
 ITEM = table(11, "item", "id int", primary="id")
 
@@ -17,6 +20,12 @@ ITEM = table(11, "item", "id int", primary="id")
 def transaction(commit_ts):
     row = encode_insert(ITEM, {"id": commit_ts})
     return commit_ts, commit_ts - 1, prewrite(commit_ts - 1, mutation(11, (INSERT, row)))
+
+
+def transactions_of(rows):
+    """A record batch of (commit_ts, start_ts, payload)."""
+    columns = zip(WINDOW_SCHEMA, zip(*rows))
+    return pa.record_batch([pa.array(values, field.type) for field, values in columns], WINDOW_SCHEMA)
 
 
 def tasks_of(pumps, token, *, together):
@@ -63,6 +72,25 @@ def test_small_ranges_become_one_part_with_each_transaction_once_in_order(pumps,
     assert found["commit_ts"].to_pylist() == [10, 20, 30, 50, 60]
     assert (one.rows, one.transactions) == (5, 5)
     assert [answer["transactions"] for answer in answers] == [3, 3, 0]
+
+
+def test_what_came_with_the_bounds_is_landed_as_far_as_the_window_reaches_without_asking_again(pumps, tmp_path):
+    relay = RelayLog.open(tmp_path.as_uri())
+    (read,), answers = landed(relay, pumps, "read", together=True)
+    windows = [
+        transactions_of([*pump.rows, (110, 109, b"behind the window")]).serialize().to_pybytes() for pump in pumps
+    ]
+    tasks = tasks_of(pumps, "handed", together=True)
+    for pump, task, window in zip(pumps, tasks, windows):
+        pump.stop()
+        task["window"] = window
+    handed = _answers(relay, LandRanges(relay.url, CLUSTER_ID), tasks, "handed")
+    found = read_parts(relay.storage, [Part.from_dict(handed[0]["part"])])
+    assert found.equals(read_parts(relay.storage, [read]))
+    assert [answer["transactions"] for answer in handed] == [answer["transactions"] for answer in answers]
+    tasks[1]["window"] = windows[1][:-8]
+    with pytest.raises(PumpReadError, match=r"window from 0 .* is damaged"):
+        _answers(relay, LandRanges(relay.url, CLUSTER_ID), tasks, "damaged")
 
 
 def test_what_cannot_be_read_is_told_of_its_range_and_nothing_is_written(pumps, tmp_path):

@@ -65,6 +65,29 @@ def test_the_window_ends_at_the_timestamp_that_was_taken_before_the_pumps_were_l
     assert [(request.lo, request.fresh_ts) for request in first.asked] == [(4, 1001)]
 
 
+def test_pumps_that_counted_are_asked_while_the_registry_answers_and_new_ones_when_it_has(world):
+    first = world.pump("a", [(5, 1, b"x")])
+
+    def registry():
+        listed = [pump.status for pump in world.pumps]
+        while len(first.asked) < world.now - 1000 and world.now > 1001:
+            time.sleep(0.01)
+        return listed
+
+    planner = Planner(CLUSTER_ID, LIMITS, world.tso, registry)
+    try:
+        assert planner.plan(4).transactions == 1
+        second = world.pump("b", [(6, 2, b"y")])
+        assert planner.plan(4).transactions == 2
+        assert [request.fresh_ts for request in first.asked] == [1001, 1002]
+        assert [request.fresh_ts for request in second.asked] == [1002]
+        first.status = dataclasses.replace(first.status, state="offline")
+        assert planner.plan(4).transactions == 1  # the first one's answer doesn't count any longer
+        assert len(first.asked) == 3
+    finally:
+        planner.close()
+
+
 def test_the_slowest_pump_ends_the_window_and_is_named(world, planner):
     world.pump("a", [(5, 1, b"x")])
     slow = world.pump("b", [(6, 2, b"y")])

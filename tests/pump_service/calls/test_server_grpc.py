@@ -15,7 +15,7 @@ from pump_service.lane.hpack import encode_headers
 from tests.pump_service.pumpkit import CLUSTER, Client, Site, binlog, request
 from tests.pump_service.rawhttp2 import CALL, RawClient, grpc_body
 from upstream import pb
-from upstream.pumps import PumpReader, PumpReadError
+from upstream.pumps import PumpReader, PumpReadError, handed_window
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +92,39 @@ def test_a_window_holds_the_prewrites_in_commit_order(site, client):
         none = reader.bounds(bounds.hi, bounds.hi, 0, 1000, 1 << 30)
         assert none.hi >= bounds.hi
         assert sum(batch.num_rows for batch in reader.read(bounds.hi, bounds.hi)) == 0
+
+
+def test_a_small_window_comes_with_its_bounds_and_a_larger_one_does_not(site, client):
+    lo = site.pd.ts()
+    written = [client.transaction(site.pd, b"s%d" % i) for i in range(20)]
+    with PumpReader(site.pumps[0].address, CLUSTER) as reader:
+        bounds = reader.bounds(lo, site.pd.ts(), 5000, 0, 0, 1 << 16)
+        (read,) = reader.read(lo, bounds.hi)
+        assert handed_window("a", bounds.window, lo, bounds.hi).equals(read)
+        middle = written[9][1]
+        assert handed_window("a", bounds.window, lo, middle).equals(read.slice(0, 10))
+        assert not reader.bounds(lo, site.pd.ts(), 5000, 0, 0, bounds.bytes - 1).window
+        assert not reader.bounds(bounds.hi, bounds.hi, 0, 0, 0, 1 << 16).window
+
+
+def test_what_waits_for_a_transaction_is_refused_when_the_pump_leaves(tmp_path):
+    site = Site(tmp_path)
+    try:
+        pump = site.pump("leaving")
+        client = Client(pump.address)
+        client.write(binlog(0, site.pd.ts()))  # nobody says what becomes of it
+        client.close()
+        with PumpReader(pump.address, CLUSTER) as reader, ThreadPoolExecutor(1) as threads:
+            told = queue.SimpleQueue()
+            reader.await_newer(site.pd.ts(), 1, told.put)
+            assert told.get(timeout=60) is False
+            bounds = threads.submit(reader.bounds, 0, site.pd.ts(), 60_000)
+            time.sleep(0.3)  # it waits for the Prewrite's verdict by now
+            assert pump.terminate() == 0
+            with pytest.raises(PumpReadError, match="UNAVAILABLE"):
+                bounds.result(60)
+    finally:
+        site.close()
 
 
 def test_a_window_beyond_what_is_complete_is_refused(site, client):
@@ -246,7 +279,7 @@ def test_what_a_drainer_with_gzip_gets_is_compressed(site, client):
     assert pb.pump.PullBinlogResp.FromString(gzip.decompress(message)).entity.meta.commitTs == commit
 
 
-@pytest.mark.parametrize("first", ["write", "pull", "bounds"])
+@pytest.mark.parametrize("first", ["write", "pull", "bounds", "read"])
 def test_one_connection_may_mix_all_calls(site, client, first):
     """Whatever a connection's first call makes of it, the others work on it, too."""
     lo = site.pd.ts()
@@ -261,6 +294,11 @@ def test_one_connection_may_mix_all_calls(site, client, first):
     )
     if first == "bounds":
         bounds(pb.window.BoundsRequest(cluster_id=CLUSTER, lo=lo, fresh_ts=lo), timeout=60)
+    if first == "read":
+        read = client.channel.unary_stream(
+            "/sluice.Window/Read", pb.window.ReadRequest.SerializeToString, pb.window.ReadResponse.FromString
+        )
+        assert list(read(pb.window.ReadRequest(cluster_id=CLUSTER), timeout=60))
     written = [client.transaction(site.pd, b"m" * 50_000) for _ in range(20)]
     assert [one.commit_ts for one in client.pull_commits(lo, 20)] == [commit for _, commit in written]
     stream = client.pull(lo)

@@ -36,7 +36,7 @@ from tests.pump_service.rawhttp2 import CALL, RawClient, grpc_body
 
 _TS = 1_700_000_000_000 << 18
 _PULL = tuple((k, b"/binlog.Pump/PullBinlogs" if k == b":path" else v) for k, v in CALL)
-_OTHER = tuple((k, b"/sluice.Window/Bounds" if k == b":path" else v) for k, v in CALL)
+_OTHER = tuple((k, b"/sluice.Window/Read" if k == b":path" else v) for k, v in CALL)
 _KINDS = (Lane, _Sniffer, Pipe, Http1)
 
 

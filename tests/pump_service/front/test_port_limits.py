@@ -30,7 +30,7 @@ _BLOCK = encode_headers(CALL)
 _ORIGINS = Origins(tuple, lambda _: False)
 _PROBE = request(b"")
 _PULL = tuple((k, b"/binlog.Pump/PullBinlogs" if k == b":path" else v) for k, v in CALL)
-_OTHER = tuple((k, b"/sluice.Window/Bounds" if k == b":path" else v) for k, v in CALL)
+_OTHER = tuple((k, b"/sluice.Window/Read" if k == b":path" else v) for k, v in CALL)
 
 
 class _Ingest:

@@ -17,7 +17,7 @@ from tests.pump_service.rawhttp2 import CALL, RawClient
 from upstream import pb
 
 _ACK = f.frame(f.SETTINGS, f.ACK, 0)
-_BOUNDS = tuple((k, b"/sluice.Window/Bounds" if k == b":path" else v) for k, v in CALL)
+_READ = tuple((k, b"/sluice.Window/Read" if k == b":path" else v) for k, v in CALL)
 
 
 class _EagerServer:
@@ -84,7 +84,7 @@ def test_the_grpc_server_s_settings_reach_every_new_connection(tmp_path):
         pump = site.pump("pump")
         for _ in range(60):
             client = RawClient(pump.address)
-            client.call(1, pb.window.BoundsRequest(cluster_id=CLUSTER).SerializeToString(), _BOUNDS)
+            client.call(1, pb.window.ReadRequest(cluster_id=CLUSTER).SerializeToString(), _READ)
             assert client.answer(1).status == "0"
             own, theirs = [payload for kind, flags, _, payload in client.frames if kind == f.SETTINGS and not flags]
             assert own == b"" and theirs != b""

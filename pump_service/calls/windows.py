@@ -1,0 +1,109 @@
+"""The calls of `sluice.Window` that are small, Bounds and Await, on a lane connection.
+
+Landing makes ten of them a second. By way of the grpcio server each costs several threads' wake-ups and is copied from
+one connection to another; here it is one thread's, which may wait for the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from pump_service.calls.window_service import MAX_WAITING, CallRefusedError, WindowService
+from pump_service.lane import Connection
+from pump_service.lane import frames as f
+from upstream import pb
+
+_THREADS = MAX_WAITING + 8  # of which no more than MAX_WAITING wait
+MAX_CALLS = 256
+"""at a time, those that were reset while they were at work among them"""
+
+
+class Windows:
+    """`run` answers one call; `stop` ends all of them. Everything but the store's part runs in the loop's thread."""
+
+    def __init__(self, service: WindowService) -> None:
+        self._calls: dict[str, tuple[Any, Callable[[Any], Message]]] = {
+            "/sluice.Window/Bounds": (pb.window.BoundsRequest, service.bounds),
+            "/sluice.Window/Await": (pb.window.AwaitRequest, service.await_newer),
+        }
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="pump-window")  # made when needed
+        self._open: set[asyncio.Future[bytes]] = set()
+        self._begun = 0
+        self._stopping = False
+
+    def serves(self, path: str) -> bool:
+        """Whether `run` answers calls of this path."""
+        return path in self._calls
+
+    async def run(self, lane: Connection, stream: int, path: str, message: bytes) -> None:
+        """Answer the stream."""
+        kind, handle = self._calls[path]
+        sender = lane.sender
+        try:
+            request = kind.FromString(message)
+        except DecodeError:
+            sender.out.append(f.error_reply(stream, f.GRPC_INTERNAL, f"the request is no {kind.DESCRIPTOR.name}"))
+            return
+        try:
+            answer = await self._answer(handle, request)
+        except CallRefusedError as refused:
+            sender.out.append(f.error_reply(stream, refused.code.value[0], str(refused)))
+            return
+        sender.out.append(f.header_frames(stream, f.RESPONSE_HEADERS, end_stream=False))
+        sender.queue(stream, b"\0" + len(answer).to_bytes(4, "big") + answer)
+        sender.finish(stream, f.header_frames(stream, f.OK_TRAILERS, end_stream=True))
+
+    def stop(self) -> None:
+        """Refuse what is asked and what waits, so that nobody holds up the pump's end. In the loop's thread."""
+        self._stopping = True
+        for answer in self._open:
+            if not answer.done():
+                answer.set_exception(_leaving())
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _answer(self, handle: Callable[[Any], Message], request: Message) -> bytes:
+        if self._stopping:
+            raise _leaving()
+        if self._begun >= MAX_CALLS:
+            raise CallRefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_CALLS} calls are under way; ask again")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[bytes] = loop.create_future()
+
+        def told(found: bytes | Exception) -> None:
+            self._begun -= 1
+            if answer.done():
+                return
+            if isinstance(found, bytes):
+                answer.set_result(found)
+            else:
+                answer.set_exception(found)
+
+        def work() -> None:
+            found: bytes | Exception
+            try:
+                found = handle(request).SerializeToString()
+            except Exception as error:
+                found = error
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(told, found)
+
+        job = self._threads.submit(work)
+        self._begun += 1
+        self._open.add(answer)
+        try:
+            return await answer
+        finally:
+            self._open.discard(answer)
+            if job.cancel():  # the client has reset it before its turn came
+                self._begun -= 1
+
+
+def _leaving() -> CallRefusedError:
+    return CallRefusedError(grpc.StatusCode.UNAVAILABLE, "the pump is shutting down")
