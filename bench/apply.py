@@ -109,9 +109,10 @@ def _send_again(stack: Stack, values: list[tuple[bytes, int]]) -> int:
     with PDClient(url) as pd:
         timestamps = backlog.Timestamps(url, pd.cluster_id)
         pumps = [f"{LOOPBACK}:{ports[name]}" for name in PUMP_NAMES]
-        _, last = backlog.write(pumps, timestamps, pd.cluster_id, values, sum(changes for _, changes in values))
+        wanted = sum(changes for _, changes in values)
+        written = backlog.write(pumps, timestamps, pd.cluster_id, values, wanted)
         timestamps.close()
-    return last
+    return written.last
 
 
 def _rss(stack: Stack) -> dict[str, int]:

@@ -60,9 +60,9 @@ def measure(stack: Stack, directory: Path, changes: int, workers: int, report: C
         result.recording.binlogs = sum(len(record.payload) for record in there.recording.records())
         per_turn = sum(inside for _, inside in there.values)
         values = backlog.again(there.values, -(-changes // per_turn)) or there.values
-        transactions, last = there.write(values, changes)
-        report(f"{changes:,} row changes in {transactions:,} transactions written; landing")
-        run_land(settings, until_ts=last, run_seconds=PATIENCE_S)
+        written = there.write(values, changes)
+        report(f"{changes:,} row changes in {written.transactions:,} transactions written; landing")
+        run_land(settings, until_ts=written.last, run_seconds=PATIENCE_S)
         report("landed; archiving")
         before, began = processes.cpu(), time.perf_counter()
         with processes.peak() as peak:

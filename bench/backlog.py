@@ -13,6 +13,7 @@ import queue
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from embedded.recording import Recording
 from pump_service.lane import LaneClient
@@ -99,13 +100,21 @@ def _turned(wanted: Sequence[tuple[bytes, int]], turn: int) -> Iterator[tuple[by
         yield _TEXT.sub(lambda found: found[0].translate(digits), value), changes
 
 
+class Written(NamedTuple):
+    """What was written to the pumps: `last` is the last commit_ts (TSO), `bytes` those of the binlogs."""
+
+    transactions: int
+    last: int
+    bytes: int
+
+
 def write(
     pumps: Sequence[str], timestamps: Timestamps, cluster_id: int, wanted: Sequence[tuple[bytes, int]], changes: int
-) -> tuple[int, int]:
-    """Write at least so many row changes to the pumps ("host:port") in turn; (transactions, last commit_ts)."""
+) -> Written:
+    """Write at least so many row changes to the pumps ("host:port") in turn."""
     head = b"\x08" + encode_uvarint(cluster_id) + b"\x12"
     endless = itertools.cycle(wanted)
-    written = last = 0
+    written = size = last = 0
     with contextlib.ExitStack() as stack:
         lanes = []
         for address in pumps:
@@ -118,13 +127,13 @@ def write(
                 group.append(value)
                 changes -= inside
             starts = timestamps.take(len(group))
-            _send(lane, head, (_prewrite(start, value) for start, value in zip(starts, group)))
+            size += _send(lane, head, (_prewrite(start, value) for start, value in zip(starts, group)))
             commits = timestamps.take(len(group))
-            _send(lane, head, (_commit(start, commit) for start, commit in zip(starts, commits)))
+            size += _send(lane, head, (_commit(start, commit) for start, commit in zip(starts, commits)))
             written += len(group)
             last = commits[-1]
             if changes <= 0:
-                return written, last
+                return Written(written, last, size)
     raise AssertionError("unreachable")
 
 
@@ -136,13 +145,16 @@ def _commit(start: int, commit: int) -> bytes:
     return b"\x08\x01\x10" + encode_uvarint(start) + b"\x18" + encode_uvarint(commit)
 
 
-def _send(lane: LaneClient, head: bytes, payloads: Iterator[bytes]) -> None:
-    waiting = set(lane.send([head + encode_uvarint(len(payload)) + payload for payload in payloads]))
+def _send(lane: LaneClient, head: bytes, payloads: Iterator[bytes]) -> int:
+    """The bytes of the payloads, which the pump has synced."""
+    calls = list(payloads)
+    waiting = set(lane.send([head + encode_uvarint(len(payload)) + payload for payload in calls]))
     while waiting:
         for stream, error in lane.receive():
             if error:
                 raise RuntimeError(f"a pump refused a binlog: {error}")
             waiting.remove(stream)
+    return sum(map(len, calls))
 
 
 def load(directory: Path) -> tuple[Recording, list[tuple[bytes, int]]]:

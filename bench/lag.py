@@ -115,6 +115,9 @@ class LagResult:
     """Per cent of a core, while samples were taken, of each kind of processes; negative where one began anew."""
     idle_cpu: dict[str, float] = field(default_factory=dict)
     """The same without traffic."""
+    cpu_s_per_1000: dict[str, float] = field(default_factory=dict)
+    """CPU seconds for a thousand transactions, while samples were taken."""
+    windows_per_s: float = 0.0
 
 
 _BOUNDS_MS = (50, 100, 150, 200, 300, 500, 700, 1000, 1500, 2000, 3000, 5000)
@@ -393,11 +396,12 @@ def measure(stack: Stack, traffic: LagResult, course: Course, report: Callable[[
             probe = _Probe(database)
             first = _wait_warm(probe, control)
             report(f"warm after transaction {first}; taking {samples} samples")
-            cpu = _Cpu(stack)
+            cpu, began = _Cpu(stack), time.monotonic()
             with _Ddl(control, course.ddl_s) as ddl:
                 while probe.last < first + samples:
                     probe.look()
             result.cpu, result.runs, result.ddls = cpu.used(), airflow.run_count(), ddl.made
+            taken_s = time.monotonic() - began
         control.stop()
         committed = _committed(control)
         if idle_s:
@@ -406,10 +410,19 @@ def measure(stack: Stack, traffic: LagResult, course: Course, report: Callable[[
             cpu = _Cpu(stack)
             time.sleep(idle_s)
             result.idle_cpu = cpu.used()
+        result.cpu_s_per_1000 = {name: round(10 * used * taken_s / samples, 3) for name, used in result.cpu.items()}
+        ends = [ts for ts, _, number in control.numbered_commits() if number in (first + 1, first + samples)]
+        result.windows_per_s = round(_windows(stack, min(ends), max(ends)) / taken_s, 1)
     numbers = range(first + 1, first + samples + 1)
     result.late = _late([(committed[number], probe.seen[number]) for number in numbers])
     _summarize(result, [probe.seen[number] - committed[number] for number in numbers])
     return result
+
+
+def _windows(stack: Stack, from_ts: int, to_ts: int) -> int:
+    """How many landed windows with changes there are between two commits (TSO)."""
+    relay = load_settings(stack.home / "sluice.toml").open_relay()
+    return sum(1 for window in relay.windows(from_ts, to_ts) if window.changes)
 
 
 def _late(times: list[tuple[float, float]]) -> list[list[float]]:

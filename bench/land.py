@@ -22,6 +22,7 @@ from bench import backlog
 from bench.processes import SparkProcesses
 from embedded import LOOPBACK, Stack, replay
 from embedded.control import ClusterControl
+from embedded.launch import PUMP_NAMES
 from embedded.recording import Recording
 from embedded.state import StackError
 from etl.landing import LandedWindow, run_land
@@ -30,6 +31,7 @@ from upstream import PDClient
 
 SIZES = (200_000, 1_000_000)
 _PARTS = ("etcd", "cluster", "pump-1", "pump-2", "spark")
+_REST_S = 0.02
 _WARM_UP_TRANSACTIONS = 100
 PATIENCE_S = 600.0
 
@@ -48,19 +50,23 @@ class LandResult:
     """Summed over the windows; jobs overlap."""
     cpu_us: dict[str, float] = field(default_factory=dict)
     """CPU time a row change, by process."""
+    taking_us: float = 0.0
+    """The pumps' CPU time a row change before: to take the binlogs, sync, sort and index them."""
+    written: dict[str, float] = field(default_factory=dict)
+    """Bytes that lie on the disk for a byte of binlogs."""
     rss_mib: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Landed:
     """A stack whose relay log holds a recording. `write` has so many row changes more in the pumps, of `values` again
-    and again: how many transactions, and the last one's commit_ts.
+    and again.
     """
 
     settings: Settings
     recording: Recording
     values: list[tuple[bytes, int]]
-    write: Callable[[Sequence[tuple[bytes, int]], int], tuple[int, int]]
+    write: Callable[[Sequence[tuple[bytes, int]], int], backlog.Written]
 
 
 def measure(stack: Stack, directory: Path, sizes: Sequence[int], report: Callable[[str], None]) -> list[LandResult]:
@@ -71,10 +77,44 @@ def measure(stack: Stack, directory: Path, sizes: Sequence[int], report: Callabl
         processes = _Processes(stack)
         results = []
         for size in sizes:
-            transactions, last = there.write(there.values, size)
-            report(f"{size:,} row changes in {transactions:,} transactions written; landing")
-            results.append(_land(there.settings, last, processes))
+            places = _places(stack)
+            took, held = processes.cpu()["pumps"], _bytes(places)
+            written = there.write(there.values, size)
+            report(f"{size:,} row changes in {written.transactions:,} transactions written; landing")
+            _settle(processes)
+            took = processes.cpu()["pumps"] - took
+            result = _land(there.settings, written.last, processes)
+            result.taking_us = round(took * 1e6 / size, 2)
+            grown = _bytes(places)
+            result.written = {name: round((grown[name] - held[name]) / written.bytes, 3) for name in places}
+            results.append(result)
         return results
+
+
+def _places(stack: Stack) -> dict[str, list[Path]]:
+    """What is written where."""
+    data = [stack.home / name / "data" for name in PUMP_NAMES]
+    return {
+        "value log": [each / "value" for each in data],
+        "index": [each / "kv" for each in data],
+        "relay log": [stack.home / "relay"],
+    }
+
+
+def _bytes(places: dict[str, list[Path]]) -> dict[str, int]:
+    """As they lie there now."""
+    return {
+        name: sum(path.stat().st_size for root in roots for path in root.rglob("*") if path.is_file())
+        for name, roots in places.items()
+    }
+
+
+def _settle(processes: _Processes) -> None:
+    """Wait until the pumps have indexed what was written: until they rest."""
+    used = -1.0
+    while processes.cpu()["pumps"] - used > _REST_S:
+        used = processes.cpu()["pumps"]
+        time.sleep(0.5)
 
 
 @contextlib.contextmanager

@@ -10,15 +10,24 @@ from embedded.launch import PUMP_NAMES
 
 
 def replicating(stack: Stack) -> dict[str, list[psutil.Process]]:
-    """The processes of a stack that replicates under Airflow; `task` are those of landing and applying."""
+    """The processes of a stack that replicates under Airflow; `task` are those of landing and applying, `Airflow` its
+    own, which would run without any pipeline.
+    """
     parts = {name: psutil.Process(started.process.pid) for name, started in stack.state().parts.items()}
+    tasks = [task for worker in parts["airflow-scheduler"].children() for task in worker.children()]
+    airflow = [each for name, part in parts.items() if name.startswith("airflow-") for each in _family(part)]
     return {
         "JVM": [parts["spark"]],
         "spark-worker": parts["spark"].children(recursive=True),
         "pump": [parts[name] for name in PUMP_NAMES],
-        "task": [task for worker in parts["airflow-scheduler"].children() for task in worker.children()],
+        "task": tasks,
+        "Airflow": [each for each in airflow if each not in tasks],
         "MariaDB": [parts["mariadb"]],
     }
+
+
+def _family(process: psutil.Process) -> list[psutil.Process]:
+    return [process, *process.children(recursive=True)]
 
 
 def cpu_s(stack: Stack) -> dict[str, float]:

@@ -64,8 +64,8 @@ def measure(
     with landed_recording(stack, directory, report) as there:
         per_turn = sum(inside for _, inside in there.values)
         values = backlog.again(there.values, -(-changes // per_turn)) or there.values
-        _, last = there.write(values, changes)
-        run_land(there.settings, until_ts=last, run_seconds=PATIENCE_S)
+        written = there.write(values, changes)
+        run_land(there.settings, until_ts=written.last, run_seconds=PATIENCE_S)
         archive_through(there.settings)
         stack.up(("mariadb",), report=report)
         # The stand-in TiDB knows nothing of what was written into the pumps.

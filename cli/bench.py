@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -138,7 +139,12 @@ def land_command(ctx: click.Context, *, directory: Path | None, sizes: tuple[int
             f"\n{result.rows_per_s:,.0f} row changes/s ({result.changes:,} in {result.seconds:.2f} s, {result.windows}"
             " windows, the first and the last left out)"
         )
-        for title, found in (("CPU, us a row change", result.cpu_us), ("memory at most, MiB", result.rss_mib)):
+        tables: dict[str, Mapping[str, float]] = {
+            "CPU, us a row change": {"taking it in pumps, before": result.taking_us} | result.cpu_us,
+            "memory at most, MiB": result.rss_mib,
+            "bytes, of binlogs 1": result.written,
+        }
+        for title, found in tables.items():
             click.echo(f"  {title:<22}" + ", ".join(f"{name} {value:g}" for name, value in found.items()))
         _print_stages("where the time went (ms, of jobs that overlap)", result.stages_ms)
     _print_machine()
@@ -350,12 +356,14 @@ def lag_command(
         return 0
     click.echo()
     used = {"CPU": result.cpu, "CPU when idle": result.idle_cpu}
+    seconds = ", ".join(f"{name} {each:g} s" for name, each in result.cpu_s_per_1000.items())
     _print_table(
         {
             "traffic": (
                 f"{rate:g} transactions/s of {rows} rows, {result.samples} samples, {result.runs} DAG runs,"
-                f" {result.ddls} DDL"
+                f" {result.ddls} DDL, {result.windows_per_s:g} windows/s"
             ),
+            "CPU, 1,000 transactions": seconds,
             **{
                 what: ", ".join(f"{name} {each:g} %" for name, each in cpu.items()) for what, cpu in used.items() if cpu
             },
