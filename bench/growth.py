@@ -140,20 +140,17 @@ class _Nobody:
 def columns(count: int) -> Figures:
     """Rows with so many columns, each of a few bytes."""
     rng = random.Random(1)
-    made = _changes(rng, [_table(1, count)], 400_000 // count, 6)
-    figures = _of_changes("a value", made, per=count)
-    figures["MiB at most"] = _rss()
-    return figures
+    made = _changes(rng, [_table(1, count)], 2_000, 2 * count)
+    return _of_changes("a value", made, per=count)
 
 
 def rows(size: int) -> Figures:
     """Rows with a text of so many bytes."""
     rng = random.Random(1)
-    made = _changes(rng, [_table(1, 4)], 40_000_000 // (size + 2_000), size)
+    made = _changes(rng, [_table(1, 5)], 40_000_000 // (size + 2_000), size)
     figures = _of_changes("a change", made)
     each = sum(len(row) for *_, row in made) / len(made)
     figures |= {f"{name} and KiB": cpu / each * 1024 for name, cpu in list(figures.items())}
-    figures["MiB at most"] = _rss()
     return figures
 
 
@@ -194,10 +191,8 @@ def _table(number: int, count: int) -> Table:
 
 
 def _changes(rng: random.Random, among: Sequence[Table], count: int, size: int) -> list[Change]:
-    """Inserts, then updates and deletes of what is there; a fourth of the columns is text that together has `size`
-    bytes or one a column.
-    """
-    of_text = max(1, size * 4 // len(among[0].columns))
+    """Inserts, and updates and deletes of what is there; a fourth of the columns is text, together `size` bytes."""
+    of_text = size // max(1, sum(column.kind == "text" for column in among[0].columns))
     there: dict[int, list[dict[str, Any]]] = {}
     made: list[Change] = []
 
@@ -241,7 +236,7 @@ def _of_changes(what: str, changes: Sequence[Change], per: int = 1) -> Figures:
         ],
         schema=WINDOW_SCHEMA,
     )
-    known = {str(table.id): table.to_json() for table, _, _ in changes}
+    known = {str(i): table.to_json() for i, table in {table.id: table for table, _, _ in changes}.items()}
     hi = payloads[-1][0]
     landing, preparing = [], []
     with tempfile.TemporaryDirectory(prefix="sluice-growth-") as folder:

@@ -9,6 +9,7 @@ stays where it is. Rows that aren't at their end then are tried again in the ord
 after that, and batches too small to be worth it, goes row by row through `upstream.codec.row`, counted in DecodeStats.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -24,8 +25,9 @@ from upstream.codec.column_value import FLAGS
 from upstream.codec.columnar import KERNEL_KINDS, arrow_type, constant, from_values, to_arrow
 from upstream.codec.datum import COMPACT, DECIMAL, FLOAT, JSON, UVARINT, VARINT
 from upstream.codec.errors import CodecError
-from upstream.codec.lockstep import Buffer, Cells, Cursor, Ints, Mask
+from upstream.codec.lockstep import Buffer, Cells, Cursor, Ints, Mask, Words
 from upstream.codec.row import HANDLE_ID, ROWID_NAME, encode_delete, encode_insert, encode_update
+from upstream.images import MadeImages, RowImages, SentImages
 from upstream.old_collations import is_binary, shown_by_row
 from upstream.schema import Column, Table
 
@@ -40,6 +42,7 @@ __all__ = [
     "encode_delete",
     "encode_insert",
     "encode_update",
+    "images_of",
 ]
 
 SMALL_BATCH = 8
@@ -115,6 +118,18 @@ def decode_updates(
     return old, new
 
 
+def images_of(
+    what: str, table: Table, rows: pa.LargeBinaryArray, stats: DecodeStats | None = None
+) -> tuple[RowImages, ...]:
+    """Rows of one kind ("insert", "delete" or "update") as `decode_inserts` and its like take them: their images, one
+    or `(old, new)`, of which a column is decoded when it is asked for.
+
+    Raises RowDecodeError at the first row that is cut off; for a value that is corrupt it does so when that is asked
+    for. `stats` is added to, but for JSON.
+    """
+    return _Decoder(table, what, stats, SMALL_BATCH).images_of(rows)
+
+
 class _Refused(Signal):
     """The kernels can't do this table."""
 
@@ -129,13 +144,68 @@ class _Decoder:
         self.schema = arrow_schema(table)
         self.images = 2 if what == "update" else 1
 
-    def decode(self, rows: pa.Array) -> list[pa.RecordBatch]:
+    def images_of(self, rows: pa.Array) -> tuple[RowImages, ...]:
         rows = _large_binary(rows)
+        count = len(rows)
+        if self.columns and count > self.small_batch and all(c.kind in KERNEL_KINDS for c in self.columns):
+            self._check(rows)
+            try:
+                found = self._sent(rows)
+            except _Refused:
+                found = None
+            if found is not None:
+                self.stats.rows += count
+                return found
+        return tuple(_made(batch) for batch in self.decode(rows))
+
+    def _sent(self, rows: pa.Array) -> tuple[RowImages, ...] | None:
+        """None if not all rows are written in the table's order."""
+        buffer = Buffer(rows)
+        done, handle, found = self._walk(buffer, None, self._table_shape())
+        if not done.all():
+            return None
+        if self.what != "insert":
+            cells = [half.get(column.id) for half in found for column in self.columns]
+            self.stats.absent += len(rows) * sum(cell is None or cell.present is not None for cell in cells)
+        eager = _Decoder(self.table, self.what, None, self.small_batch)
+        decoded = functools.cache(lambda: [_made(batch) for batch in eager.decode(rows)])
+        by_name = {column.name: column for column in self.columns}
+
+        def images(number: int) -> RowImages:
+            def cells_of(name: str) -> tuple[Cells | None, Cells | None]:
+                column_id = by_name[name].id if name in by_name else HANDLE_ID
+                return found[number].get(column_id), handle.get(column_id)
+
+            def make(name: str, places: Ints | None) -> pa.Array:
+                if places is not None and not len(places):
+                    return self.schema.empty_table()[name].combine_chunks()
+                cells, key = cells_of(name)
+                if places is not None:
+                    cells, key = cells and cells.select(places), key and key.select(places)
+                bad = np.zeros(len(rows) if places is None else len(places), np.bool_)
+                if name in by_name:
+                    array = self._array(by_name[name], buffer, cells, key, bad)
+                else:
+                    array = self._row_ids(cells, key, bad)
+                if not bad.any():
+                    return array
+                whole = decoded()[number]
+                return whole[name] if places is None else whole.some(name, places)
+
+            return SentImages(self.schema.names, len(rows), make, lambda name: _marks(buffer, *cells_of(name)))
+
+        return tuple(images(number) for number in range(self.images))
+
+    def _check(self, rows: pa.Array) -> None:
         if rows.null_count:
             raise RowDecodeError(self.table, int(np.flatnonzero(rows.is_null())[0]), None, "the row is null")
-        count = len(rows)
-        if count and self.what == "insert":
+        if len(rows) and self.what == "insert":
             self._check_collations(rows[0].as_py())
+
+    def decode(self, rows: pa.Array) -> list[pa.RecordBatch]:
+        rows = _large_binary(rows)
+        self._check(rows)
+        count = len(rows)
         self.stats.rows += count
         if count <= self.small_batch or not all(c.kind in KERNEL_KINDS for c in self.columns):
             if count <= self.small_batch:
@@ -233,8 +303,10 @@ class _Decoder:
         key = self.table.handle_column
         return [(HANDLE_ID if key is None else key.id, True, (VARINT,))]
 
-    def _pass(self, buffer: Buffer, rows: Ints | None, shape: _Shape) -> tuple[Mask | None, list[pa.RecordBatch]]:
-        """Decode the rows that follow `shape`: which were (None: all), and their batches."""
+    def _walk(
+        self, buffer: Buffer, rows: Ints | None, shape: _Shape
+    ) -> tuple[Mask, dict[int, Cells], list[dict[int, Cells]]]:
+        """Which rows follow `shape`, and where values lie, by column id: those of the handle, and of each image."""
         cursor = Cursor(buffer, rows)
         handle: dict[int, Cells] = {}
         if self.what == "insert":
@@ -252,6 +324,11 @@ class _Decoder:
             for column_id in found[0].keys() | found[1].keys():
                 old, new = (self._present(f.get(column_id), len(done)) for f in found)
                 done &= old == new
+        return done, handle, found
+
+    def _pass(self, buffer: Buffer, rows: Ints | None, shape: _Shape) -> tuple[Mask | None, list[pa.RecordBatch]]:
+        """Decode the rows that follow `shape`: which were (None: all), and their batches."""
+        done, handle, found = self._walk(buffer, rows, shape)
         if not self.columns and not done.all():
             raise _Refused
         picked = None if done.all() else np.flatnonzero(done)
@@ -289,23 +366,15 @@ class _Decoder:
         arrays = [
             self._array(column, buffer, found.get(column.id), handle.get(column.id), bad) for column in self.columns
         ]
+        if self.what != "insert":
+            cells = [found.get(column.id) for column in self.columns]
+            self.stats.absent += count * sum(cell is None or cell.present is not None for cell in cells)
         if self.table.handle_kind == "heap":
-            cells = handle.get(HANDLE_ID) or found.get(HANDLE_ID)
-            if cells is None or cells.value is None:
-                bad[:] = True
-                arrays.append(constant(0, pa.int64(), count))
-            else:
-                if cells.present is not None:
-                    bad |= ~cells.present
-                if cells.null is not None:
-                    bad |= cells.null
-                arrays.append(pa.array(cells.value.view(np.int64)))
+            arrays.append(self._row_ids(found.get(HANDLE_ID), handle.get(HANDLE_ID), bad))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _array(self, column: Column, buffer: Buffer, cells: Cells | None, key: Cells | None, bad: Mask) -> pa.Array:
         count = len(bad)
-        if self.what != "insert" and (cells is None or cells.present is not None):
-            self.stats.absent += count
         try:
             if key is None:
                 return to_arrow(column, buffer, cells, count, bad)
@@ -319,6 +388,19 @@ class _Decoder:
             )
         except CodecError as error:  # the column's default makes no sense
             raise RowDecodeError(self.table, 0, None, error.what) from error
+
+    @staticmethod
+    def _row_ids(sent: Cells | None, key: Cells | None, bad: Mask) -> pa.Array:
+        """The hidden row id, which every row has."""
+        cells = key or sent
+        if cells is None or cells.value is None:
+            bad[:] = True
+            return constant(0, pa.int64(), len(bad))
+        if cells.present is not None:
+            bad |= ~cells.present
+        if cells.null is not None:
+            bad |= cells.null
+        return pa.array(cells.value.view(np.int64))
 
     def _scalar(self, rows: pa.Array, which: Ints) -> list[pa.RecordBatch]:
         decode: Callable[[Table, bytes], Any] = {
@@ -341,6 +423,29 @@ class _Decoder:
         columns = list(zip(*image, strict=True)) if image else [()] * len(self.schema)
         arrays = [from_values(list(v), t) for v, t in zip(columns, self.schema.types, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _made(batch: pa.RecordBatch) -> RowImages:
+    return MadeImages({name: batch.column(i) for i, name in enumerate(batch.schema.names)}, batch.num_rows)
+
+
+def _marks(buffer: Buffer, sent: Cells | None, key: Cells | None) -> Words | None:
+    """See RowImages: the integer, or the length and the first and the last eight bytes."""
+    cells = sent or key
+    if cells is None:
+        return None
+    if cells.value is not None:
+        marks = cells.value.copy()
+    else:
+        length = cells.length.astype(np.uint64)
+        bits = np.minimum(length, np.uint64(7)) * np.uint64(8)
+        marks = buffer.words[cells.start]
+        last = buffer.words[np.maximum(cells.start + cells.length - 8, 0)]
+        marks = np.where(length < 8, marks & ((np.uint64(1) << bits) - np.uint64(1)), marks ^ (last << np.uint64(1)))
+        marks ^= length << np.uint64(32)
+    if cells.null is not None:
+        marks[cells.null] = np.uint64(2**63 + 1)
+    return marks
 
 
 def _large_binary(rows: pa.Array | pa.ChunkedArray) -> pa.LargeBinaryArray:

@@ -44,7 +44,10 @@ def steps(segment: Segment, timings: Timings, workers: int) -> Iterator[Step]:
             alone.append(changes)
             continue
         started = time.perf_counter()
-        dispatched.append((changes, kinds, places, _dispatch(changes, kinds, segment.column("commit_ts", places))))
+        found = _dispatch(changes, kinds, segment.column("commit_ts", places))
+        if found.flushes:  # then some images are written that the others hide
+            changes.decode_all()
+        dispatched.append((changes, kinds, places, found))
         timings.reduce += time.perf_counter() - started
     check_merged(alone)
     # Not before all of it is decoded: what can't be was never in flight, and needn't be taken back.

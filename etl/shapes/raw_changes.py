@@ -10,7 +10,9 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
+import upstream.rows
 from relay import DELETE, INSERT, UPDATE
+from upstream.images import JoinedImages, MadeImages, RowImages
 from upstream.rows import DecodeStats, decode_deletes, decode_inserts, decode_updates
 from upstream.schema import Table
 
@@ -52,11 +54,50 @@ def decode(
     return _merged((before, updates), (deleted, deletes), table), _merged((inserted, inserts), (after, updates), table)
 
 
+def images_of(
+    table: Table, kinds: np.ndarray, rows: pa.LargeBinaryArray, stats: DecodeStats
+) -> tuple[RowImages, RowImages]:
+    """As `decode`, for who doesn't look at every column of every row. Decoding needs several times the memory of what
+    comes out, so where there is more than a portion of some kind everything is decoded.
+    """
+    places = [np.flatnonzero(kinds == kind) for kind in (INSERT, UPDATE, DELETE)]
+    if max(map(len, places)) > _portion(rows):
+        old, new = decode(table, kinds, rows, stats)
+        return made_images(old), made_images(new)
+    inserted, updated, deleted = (
+        upstream.rows.images_of(what, table, rows.take(pa.array(at)), stats) if len(at) else ()
+        for what, at in zip(("insert", "update", "delete"), places, strict=True)
+    )
+    inserts, updates, deletes = places
+    before = [(updated[:1], updates), (deleted, deletes)]
+    after = [(inserted, inserts), (updated[1:], updates)]
+    return _joined(before, table), _joined(after, table)
+
+
+def made_images(images: Images) -> RowImages:
+    """What is decoded already."""
+    return MadeImages(images, len(next(iter(images.values()))) if images else 0)
+
+
+def _joined(pieces: Sequence[tuple[tuple[RowImages, ...], np.ndarray]], table: Table) -> RowImages:
+    """Images, each with the changes they belong to, in the order of the changes."""
+    there = [(images[0], at) for images, at in pieces if images]
+    if len(there) < 2:
+        return there[0][0] if there else made_images(_empty(table))
+    return JoinedImages([each for each, _ in there], np.argsort(np.concatenate([at for _, at in there]), kind="stable"))
+
+
+def _portion(rows: pa.LargeBinaryArray) -> int:
+    """So many are decoded at a time."""
+    size: int = _PORTION_BYTES * max(1, len(rows)) // max(1, rows.nbytes)
+    return max(1, min(PORTION_ROWS, size))
+
+
 def _in_portions(decode_some: Callable[..., Any], rows: pa.LargeBinaryArray, places: np.ndarray) -> list[Images]:
     """What `decode_some` makes of the rows at `places`, one batch or a pair; a portion at a time, since decoding needs
     several times the memory of what comes out. [] for no rows.
     """
-    size = max(1, min(PORTION_ROWS, _PORTION_BYTES * max(1, len(rows)) // max(1, rows.nbytes)))
+    size = _portion(rows)
     found: list[tuple[pa.RecordBatch, ...]] = []
     for first in range(0, len(places), size):
         batches = decode_some(rows.take(pa.array(places[first : first + size])))

@@ -20,15 +20,17 @@ from etl.formats.sql_text import broken_text, key_conditions, number_text, row_c
 from etl.shapes._rows_by_value import LISTED_FROM, DeletedRows
 from etl.shapes.identity import identity, locating_columns
 from etl.shapes.net_effect import BrokenHistoryError, NetEffect, key_codes, multiset_effect, net_effect, unchanged
-from etl.shapes.raw_changes import PORTION_ROWS, RawChanges, decode
+from etl.shapes.raw_changes import PORTION_ROWS, RawChanges, decode, images_of, made_images
 from etl.shapes.segment import Segment, Timings
 from etl.steps import BytesDetail, ChangeError, DeleteDetail, ListedRows, LoadDetail, RowsDetail, Step
 from relay import DELETE, INSERT, UPDATE
 from upstream.codec.row import column_ids
+from upstream.images import RowImages
 from upstream.rows import DecodeStats
 from upstream.schema import STATE_PUBLIC, Column, Table
 
 _NO_ROWS = np.zeros(0, np.int64)
+_MANY_COLUMNS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class TableChanges:
             self._raw, self._old_changes = changes, np.flatnonzero(kinds != INSERT)
         started = time.perf_counter()
         stats = DecodeStats()
-        self.old, self.new = decode(table, kinds, changes.rows, stats)
+        self.old, self.new = images_of(table, kinds, changes.rows, stats)
         self._lacks_values = stats.absent > 0 or taken_back is not None
         if taken_back is not None:
             kinds = self._take_back(kinds, taken_back)
@@ -93,31 +95,50 @@ class TableChanges:
         """
         undone = changes["kind"].to_numpy()[::-1]
         new, old = decode(self.table, undone[::-1], changes["row"].combine_chunks())
-        for images, opposite in ((self.old, old), (self.new, new)):
-            for name in [name for name in images if name in opposite]:
-                backwards = pa.array(np.arange(len(opposite[name]))[::-1])
-                images[name] = pa.concat_arrays([opposite[name].take(backwards).cast(images[name].type), images[name]])
+        self.old, self.new = (
+            _behind(images, made_images(opposite)) for images, opposite in ((self.old, old), (self.new, new))
+        )
         swapped = np.select([undone == INSERT, undone == DELETE], [DELETE, INSERT], UPDATE).astype(kinds.dtype)
         return np.concatenate((swapped, kinds))
 
     def _reduce(self, kinds: np.ndarray, commit_ts: np.ndarray) -> None:
-        table, old, new = self.table, self.old, self.new
-        names = identity(table)
+        names = identity(self.table)
         effect = self._effect_by(names, kinds, commit_ts) if names else self._effect_by_values()
         if self._safe and self.is_locatable:
             # Whatever images of them are downstream, the rows go, and come back as they are in the end.
-            self._remove, self._replace = _NO_ROWS, _NO_ROWS
-            self._write = np.concatenate((effect.new_only, effect.kept_new))
+            self._remove = _NO_ROWS
+            self._come(np.concatenate((effect.new_only, effect.kept_new)), _NO_ROWS)
             return
-        # As they are downstream: a REPLACE that changes nothing there isn't counted by the server.
-        before, after = ([_as_written(images[c.name], c) for c in table.stored_columns] for images in (old, new))
-        same = unchanged(before, after, effect.kept_old, effect.kept_new)
+        same = self._unchanged(effect.kept_old, effect.kept_new)
         kept_old, kept_new = effect.kept_old[~same], effect.kept_new[~same]
         # REPLACE may take a row's place only if it holds on to every unique value, else it could remove another row.
         in_place = self._in_place(kept_old, kept_new)
         self._remove = np.concatenate((effect.gone_old, kept_old[~in_place]))
-        self._write = np.concatenate((effect.new_only, kept_new[~in_place]))
-        self._replace = kept_new[in_place]
+        self._come(np.concatenate((effect.new_only, kept_new[~in_place])), kept_new[in_place])
+
+    def _come(self, write: np.ndarray, replace: np.ndarray) -> None:
+        """The new images that are written, of which `_write` and `_replace` are places from here on. What can't be
+        decoded is an error here, before anything goes downstream.
+        """
+        self._come_from = np.concatenate((write, replace))
+        self._coming = self.new.take(self._come_from)
+        _decode_all(self._coming)
+        self._write, self._replace = np.split(np.arange(len(self._come_from)), [len(write)])
+
+    def _unchanged(self, kept_old: np.ndarray, kept_new: np.ndarray) -> np.ndarray:
+        """Which of the kept rows (bool mask) are downstream in the end what they were: a REPLACE that changes nothing
+        there isn't counted by the server.
+        """
+        before, after = self.old.take(kept_old), self.new.take(kept_new)
+        same = np.arange(len(kept_old))
+        for column in _where_they_differ_first(self.table.stored_columns, before, after):
+            if len(same) == 0:
+                break
+            a, b = (_as_written(images.some(column.name, same), column) for images in (before, after))
+            same = same[unchanged([a], [b], np.arange(len(same)), np.arange(len(same)))]
+        mask = np.zeros(len(kept_old), bool)
+        mask[same] = True
+        return mask
 
     def _effect_by(self, names: Sequence[str], kinds: np.ndarray, commit_ts: np.ndarray) -> NetEffect:
         columns = {column.name: column for column in self.table.stored_columns}
@@ -187,21 +208,27 @@ class TableChanges:
         """Whether rows are found downstream by a key; without one only by all their values."""
         return bool(locating_columns(self.table))
 
+    def decode_all(self) -> None:
+        """All that is in the images, which nobody may ever look at. Raises the row codec's errors."""
+        _decode_all(self.old)
+        _decode_all(self.new)
+
     def only(self, old: np.ndarray, new: np.ndarray) -> Self:
         """What there is to do for the rows of which the masks over `old` and `new` hold; a row is in both masks or in
         none.
         """
         part = copy.copy(self)
         part._remove = self._remove[old[self._remove]]
-        part._write = self._write[new[self._write]]
-        part._replace = self._replace[new[self._replace]]
+        part._write = self._write[new[self._come_from[self._write]]]
+        part._replace = self._replace[new[self._come_from[self._replace]]]
         return part
 
     def new_keys(self) -> list[bytes]:
         """The keys, as conditions, of the rows that take a free place; [] for a table without a key."""
         key = locating_columns(self.table)
-        rows = pa.array(self._write)
-        found: list[bytes] = key_conditions(key, [self.new[c.name].take(rows) for c in key]).to_pylist() if key else []
+        found: list[bytes] = (
+            key_conditions(key, [self._coming.some(c.name, self._write) for c in key]).to_pylist() if key else []
+        )
         return found
 
     def as_bytes(self, after_ts: int) -> Iterator[Step]:
@@ -213,7 +240,7 @@ class TableChanges:
             for column in self.table.stored_columns
             if column.kind == "text"
             and not column.charset.startswith("gb")
-            and broken_text(self.new[column.name]) is not None
+            and broken_text(self._coming[column.name]) is not None
         ]
         if columns:
             detail = BytesDetail(tuple(columns), self.last_ts)
@@ -225,8 +252,8 @@ class TableChanges:
         be removed, or its twin.
         """
         if self._safe and not self.is_locatable:
-            written = np.arange(len(next(iter(self.new.values()))))
-            for step in itertools.chain(self._delete_steps(), self._load_steps(written, replaces=False)):
+            written = np.arange(self.new.count)
+            for step in itertools.chain(self._delete_steps(), self._load_steps(self.new, written, replaces=False)):
                 yield replace(step, detail=replace(step.detail_of(RowsDetail), absent=True))
 
     def deletes(self) -> Iterator[Step]:
@@ -243,15 +270,14 @@ class TableChanges:
             return
         if len(self._remove) == 0:
             return
-        rows = pa.array(self._remove)
         if not key:
-            yield from self._deletes_by_values(rows)
+            yield from self._deletes_by_values(self._remove)
             return
-        yield from self._deletes_by_key(key, [self.old[c.name].take(rows) for c in key])
+        yield from self._deletes_by_key(key, [self.old.some(c.name, self._remove) for c in key])
 
-    def _deletes_by_values(self, rows: pa.Array) -> Iterator[Step]:
+    def _deletes_by_values(self, rows: np.ndarray) -> Iterator[Step]:
         columns = self.table.writable_columns
-        images = [self.old[c.name].take(rows) for c in columns]
+        images = [self.old.some(c.name, rows) for c in columns]
         conditions = self._row_conditions(images)
         wanted = Counter(conditions)
         one_of_each = pa.array(list({condition: at for at, condition in enumerate(conditions)}.values()))
@@ -288,14 +314,14 @@ class TableChanges:
     def loads(self) -> Iterator[Step]:
         """Load steps: rows that take a free place first, then those that take the place of their former selves."""
         for rows, replaces in ((self._write, False), (self._replace, True)):
-            yield from self._load_steps(rows, replaces=replaces)
+            yield from self._load_steps(self._coming, rows, replaces=replaces)
 
-    def _load_steps(self, rows: np.ndarray, *, replaces: bool) -> Iterator[Step]:
+    def _load_steps(self, images: RowImages, rows: np.ndarray, *, replaces: bool) -> Iterator[Step]:
         keys = tuple(column.name for column in locating_columns(self.table))
         for first in range(0, len(rows), PORTION_ROWS):
             started = time.perf_counter()
-            index = pa.array(rows[first : first + PORTION_ROWS])
-            columns = {column.name: self.new[column.name].take(index) for column in self.table.stored_columns}
+            index = rows[first : first + PORTION_ROWS]
+            columns = {column.name: images[column.name].take(pa.array(index)) for column in self.table.stored_columns}
             chunks = format_load(self.table, columns, len(index))
             while (chunk := next(chunks, None)) is not None:
                 self._timings.format += time.perf_counter() - started
@@ -353,6 +379,36 @@ def check_merged(tables: Sequence[TableChanges]) -> None:
                     f" {min(other.first_ts, changes.first_ts)} and {max(other.last_ts, changes.last_ts)}. Give one of"
                     " them another target, or other keys"
                 )
+
+
+def _decode_all(images: RowImages) -> None:
+    for name in images:
+        images[name]
+
+
+def _behind(images: RowImages, opposite: RowImages) -> RowImages:
+    """The images behind those of changes that are taken back, the last one of these first."""
+    backwards = np.arange(opposite.count)[::-1]
+    columns = {
+        name: pa.concat_arrays([opposite.some(name, backwards).cast(images[name].type), images[name]])
+        for name in images
+        if name in opposite
+    }
+    return made_images(columns)
+
+
+def _where_they_differ_first(columns: Sequence[Column], before: RowImages, after: RowImages) -> Sequence[Column]:
+    """The columns whose bytes differ in most rows come first: they show soonest that rows have changed, and what isn't
+    looked at needn't be decoded.
+    """
+    if len(columns) < _MANY_COLUMNS:
+        return columns
+
+    def alike(column: Column) -> int:
+        old, new = before.marks(column.name), after.marks(column.name)
+        return before.count if old is None or new is None else int(np.count_nonzero(old == new))
+
+    return sorted(columns, key=alike)
 
 
 def _as_written(array: pa.Array, column: Column) -> pa.Array:
