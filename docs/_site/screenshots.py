@@ -52,7 +52,8 @@ def main(minutes: float) -> None:
             ClusterControl(site.ports["cluster-control"]).workload(dict(TRAFFIC))
             time.sleep(60 * minutes / 2)
             propose = [sys.executable, "-m", "cli", "quality", "init", "--config", str(site.config)]
-            subprocess.run(propose, cwd=ROOT, check=True)
+            while subprocess.run(propose, cwd=ROOT).returncode:  # nothing is landed or applied yet
+                time.sleep(5)
             _trigger(airflow, "base", {"source": "downstream"})
             _trigger(airflow, "verify", {})
             _trigger(airflow, "quality", {})
