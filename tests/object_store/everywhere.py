@@ -85,6 +85,7 @@ class Everywhere:
     def close(self) -> None:
         """From now on a folder that is copied or removed is the folder alone."""
         shutil.copytree, shutil.rmtree = _COPYTREE, _RMTREE
+        del os.environ[DIRECTLY]
         for server in (self._server, self._direct, self._childrens):
             server.close()
         self._process.close()
@@ -102,10 +103,12 @@ def _move_here() -> None:
     move(LocalStorage)
 
     def removed(folder: Any, *args: Any, **options: Any) -> None:
+        if DIRECTLY not in os.environ:  # who took this function while the server was there calls it now
+            return _RMTREE(folder, *args, **options)
         store = open_storage(url_of(Path(folder), os.environ[DIRECTLY])).store  # type: ignore[attr-defined]
         for found in obstore.list(store).collect():
             obstore.delete(store, found["path"])
-        _RMTREE(folder, *args, **options)
+        return _RMTREE(folder, *args, **options)
 
     def copied(source: Any, target: Any, *args: Any, **options: Any) -> Any:
         if Path(source).is_dir():

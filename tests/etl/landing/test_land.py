@@ -264,12 +264,37 @@ def test_the_newest_lander_takes_over_and_the_older_one_ends(settings, expected)
 
     def take_over(window):
         if not taken:
-            taken.append(run_land(settings, until_ts=until(expected), run_seconds=120))
+            taken.append(run_land(settings, until_ts=until(expected)))
 
     with pytest.raises(ClaimLostError, match="land was taken over by process"):
-        run_land(settings, start_ts=0, run_seconds=120, on_window=take_over)
+        run_land(settings, start_ts=0, on_window=take_over)
     assert taken[0].windows > 3
     check(settings, expected)
+
+
+def test_who_is_about_to_begin_when_another_begins_elsewhere_begins_no_second_chain(settings, expected, monkeypatch):
+    middle, begin = expected[0][len(expected[0]) // 2][0], RelayLog.begin
+
+    def late(relay, window):
+        monkeypatch.undo()
+        run_land(settings, start_ts=middle, until_ts=until(expected))
+        begin(relay, window)
+
+    monkeypatch.setattr(RelayLog, "begin", late)
+    with pytest.raises(ClaimLostError, match="land was taken over by process"):
+        run_land(settings, start_ts=0)
+    windows = list(RelayLog.open(settings.relay.url).windows(0))
+    assert windows[0].lo == middle and windows[-1].hi >= until(expected)
+
+
+def test_who_is_killed_before_the_first_window_has_its_own_name_has_begun_all_the_same(settings, expected):
+    relay = RelayLog.open(settings.relay.url)
+    run_land(settings, start_ts=0, run_seconds=240, stop=lambda: relay.last() is not None)
+    first = relay.first()
+    relay.storage.remove(first.path)
+    run_land(settings, start_ts=first.hi - 1, until_ts=until(expected), run_seconds=120)
+    _, windows = check(settings, expected)
+    assert windows[0] == first
 
 
 def test_starting_now_is_made_durable_at_once(settings):
