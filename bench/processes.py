@@ -31,8 +31,20 @@ def _family(process: psutil.Process) -> list[psutil.Process]:
 
 
 def cpu_s(stack: Stack) -> dict[str, float]:
-    """Seconds of CPU time so far, of each kind in `replicating`."""
-    return {name: sum(sum(each.cpu_times()[:2]) for each in found) for name, found in replicating(stack).items()}
+    """Seconds of CPU time so far, of each kind in `replicating`. Airflow's are with those of its children that have
+    ended, tasks of a run that is over among them.
+    """
+    return {
+        name: sum(_used_s(each, ended=name == "Airflow") for each in found)
+        for name, found in replicating(stack).items()
+    }
+
+
+def _used_s(process: psutil.Process, *, ended: bool) -> float:
+    try:
+        return float(sum(process.cpu_times()[: 4 if ended else 2]))
+    except psutil.NoSuchProcess:  # since it was listed
+        return 0.0
 
 
 class SparkProcesses:
