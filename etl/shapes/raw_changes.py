@@ -18,6 +18,7 @@ from upstream.schema import Table
 
 PORTION_ROWS = 65_536
 _PORTION_BYTES = 64 * 2**20
+_LITTLE = 2_048  # values
 
 Images = dict[str, pa.Array]
 """A column each, by name."""
@@ -58,10 +59,11 @@ def images_of(
     table: Table, kinds: np.ndarray, rows: pa.LargeBinaryArray, stats: DecodeStats
 ) -> tuple[RowImages, RowImages]:
     """As `decode`, for who doesn't look at every column of every row. Decoding needs several times the memory of what
-    comes out, so where there is more than a portion of some kind everything is decoded.
+    comes out, so where there is more than a portion of some kind everything is decoded; and where there is so little
+    that choosing costs more.
     """
     places = [np.flatnonzero(kinds == kind) for kind in (INSERT, UPDATE, DELETE)]
-    if max(map(len, places)) > _portion(rows):
+    if len(kinds) * len(table.columns) <= _LITTLE or max(map(len, places)) > _portion(rows):
         old, new = decode(table, kinds, rows, stats)
         return made_images(old), made_images(new)
     inserted, updated, deleted = (
