@@ -206,7 +206,7 @@ def merge(tables: Sequence[pa.Table]) -> pa.Table:
             kept.append(table)
             commits.append(commit)
     if len(kept) < 2:
-        return kept[0] if kept else tables[0]
+        return kept[0] if kept else next(iter(tables), PART_SCHEMA.empty_table())
     # All rows of a commit_ts come from one part, in position order: a stable sort by commit_ts is enough.
     order = np.argsort(np.concatenate(commits), kind="stable")
     return pa.concat_tables(kept).combine_chunks().take(pa.array(order))

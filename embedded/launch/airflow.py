@@ -7,6 +7,7 @@ from the environment, secrets through ``…_CMD`` so that they are in files of m
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import secrets
@@ -67,7 +68,7 @@ def airflow(site: Site, dags: Path = DAGS) -> list[Part]:
             cwd=data,
             ports={"http": port} if name == "airflow-api" else {},
             probe=_probe(name, site.home, port),
-            prepare=lambda: _prepare(data, env),
+            prepare=lambda name=name: _prepare(data, env, name),  # type: ignore[misc]
             data=data,
             start_timeout_s=600,
             summary=f"{airflow_url(port)} user {USER}, password in {password_file(site.home)}"
@@ -127,7 +128,7 @@ def _several(folder: Path) -> dict[str, str]:
     return {"SLUICE_PIPELINES": str(folder), "AIRFLOW__CORE__PARALLELISM": str(parallelism)}
 
 
-def _prepare(data: Path, env: dict[str, str]) -> None:
+def _prepare(data: Path, env: dict[str, str], name: str) -> None:
     """Secrets and the metadata database, both made once. The four processes ask for it at the same time."""
     with _prepare_lock:
         folder = data / "secrets"
@@ -137,6 +138,8 @@ def _prepare(data: Path, env: dict[str, str]) -> None:
         _write_once(folder / "jwt", lambda: secrets.token_urlsafe(64))
         _write_once(folder / "passwords.json", lambda: json.dumps({USER: secrets.token_urlsafe(12)}))
         if _is_migrated(data / "airflow.db"):
+            if name == "airflow-scheduler":
+                _bury_schedulers(data / "airflow.db")
             return
         (data / "airflow.db").unlink(missing_ok=True)
         done = subprocess.run(
@@ -148,6 +151,17 @@ def _prepare(data: Path, env: dict[str, str]) -> None:
         with sqlite3.connect(data / "airflow.db") as database:
             database.execute("CREATE TABLE sluice_migrated (done INTEGER)")
         shutil.copyfile(data / "airflow.db", data / "empty.db")
+
+
+def _bury_schedulers(database: Path) -> None:
+    """No scheduler runs now: those that were killed are noted as over, so that the next one starts their tasks again at
+    once and not when their last heartbeats have become old.
+    """
+    with contextlib.closing(sqlite3.connect(database, timeout=60)) as connection, connection:
+        connection.execute(
+            "UPDATE job SET state = 'failed', end_date = latest_heartbeat"
+            " WHERE job_type = 'SchedulerJob' AND state = 'running'"
+        )
 
 
 def _write_once(path: Path, make: Callable[[], str]) -> None:

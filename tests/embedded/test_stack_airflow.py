@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -53,7 +54,7 @@ def real_dag(name):
     text = (DAGS / "replicate.py").read_text()
     for there, wanted in (
         ('"replicate", __doc__', f"{name!r}, __doc__"),
-        ("max_active_runs=1", "max_active_runs=1, is_paused_upon_creation=True"),
+        ('schedule="@continuous"', 'schedule="@continuous", is_paused_upon_creation=True'),
     ):
         assert text.count(there) == 1
         text = text.replace(there, wanted)
@@ -145,6 +146,9 @@ def test_tasks_come_back_after_the_scheduler_was_killed_and_started_again(stack,
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert stack.up(PARTS) == ["airflow-scheduler"]
+    with contextlib.closing(sqlite3.connect(stack.home / "airflow" / "airflow.db", timeout=60)) as database:
+        states = database.execute("SELECT state FROM job WHERE job_type = 'SchedulerJob' ORDER BY id").fetchall()
+    assert states == [("failed",), ("running",)]  # so nobody waits for the first one's heartbeat
     wait_for_other_tasks(stack, before)
 
 

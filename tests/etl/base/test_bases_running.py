@@ -229,10 +229,13 @@ def test_a_lost_downstream_is_a_replica_again_with_nothing_lost_or_doubled(
     running: Pipeline, mariadb_server: MariaDBServer, tmp_path: Path, commands: tuple[tuple[str, ...], ...]
 ) -> None:
     typed = typing(running.settings, tmp_path)
-    made(running.settings, BaseWish(DOWNSTREAM))
-    running.traffic(updates=0.5)
-    running.caught_up()
     running.stop()
+    before = Pipeline(running.settings, running.control, running.sql_port)
+    before.start()
+    made(running.settings, BaseWish(DOWNSTREAM))
+    before.traffic(updates=0.5)
+    before.caught_up()
+    before.stop()
     mariadb_server.empty()  # at the address of the one that is lost there is another server
     again = Pipeline(running.settings, running.control, running.sql_port)
     again.start()
