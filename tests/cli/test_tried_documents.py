@@ -76,7 +76,7 @@ def test_an_empty_database_becomes_a_replica_a_damaged_table_whole_and_a_past_on
         expected = next(codes) if "--mode compare" in shown.line else 0
         assert shown.code == expected, shown
         assert expected == 0 or "100 missing" in shown.output, shown
-    assert tried.shown[-1].output.split() == ["COUNT(*)", "500"], shown  # of the restored table
+    assert tried.shown[-1].output.split()[:2] == ["COUNT(*)", "500"], shown  # of the restored table; a client may warn
     with connect(tried.stack.site().ports["mariadb"]) as database:
         assert compare(SNAPSHOT, database).differences == []
 
