@@ -8,7 +8,7 @@ import click
 
 from cli._copy_progress import CopyProgress
 from cli._sizes import duration
-from cli._this_process import pausing, this_process
+from cli._this_process import paused_as_ordered, pausing, this_process
 
 if TYPE_CHECKING:
     from etl.settings import Settings
@@ -25,8 +25,7 @@ def run_here(settings: Settings, job: Job, command: str) -> int:
     with pausing(settings, job.spec.kind), CopyProgress() as display:
         done = run_drill(settings, job, this_process(command), on_progress=display.show)
     if done.state == PAUSED:
-        click.echo("paused, as was ordered: `sluice jobs resume`, or the same command, goes on with it")
-        return 1
+        return paused_as_ordered()
     if done.state == CANCELLED:
         click.echo("cancelled: what was restored is dropped")
         return 1

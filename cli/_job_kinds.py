@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cli._copy_progress import CopyProgress
-from cli._this_process import pausing, this_process
+from cli._this_process import paused_as_ordered, pausing, this_process
 
 if TYPE_CHECKING:
     from etl.copy import BootstrapSummary
@@ -30,8 +30,7 @@ def say_bootstrap(summary: BootstrapSummary) -> int:
         click.echo("cancelled: what was copied is taken back" + (", but for what is named" if summary.left else ""))
         return 1
     if summary.state == PAUSED:
-        click.echo("paused, as was ordered: `sluice jobs resume`, or the same command, goes on with it")
-        return 1
+        return paused_as_ordered()
     rate = summary.rows / max(summary.seconds, 1e-3)
     click.echo(
         f"{summary.tables} tables, {summary.rows_there:,} rows are downstream; {summary.rows:,} rows and"

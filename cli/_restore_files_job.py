@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cli._copy_progress import job_shown
-from cli._this_process import pausing, this_process
+from cli._this_process import paused_as_ordered, pausing, this_process
 
 if TYPE_CHECKING:
     from etl.restore import FilesSummary
@@ -41,8 +41,7 @@ def _say(summary: FilesSummary, job: Job) -> int:
         click.echo(f"cancelled: {said or 'nothing of it stays'}")
         return 1
     if summary.state == PAUSED:
-        click.echo("paused, as was ordered: `sluice jobs resume`, or the same command, goes on with it")
-        return 1
+        return paused_as_ordered()
     for table in summary.tables:
         click.echo(f"table    {table.name}: {table.rows:,} rows in {table.file}")
     click.echo(

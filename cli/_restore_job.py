@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cli._copy_progress import CopyProgress
-from cli._this_process import pausing, this_process
+from cli._this_process import paused_as_ordered, pausing, this_process
 
 if TYPE_CHECKING:
     from etl.restore import RestoreSummary
@@ -45,8 +45,7 @@ def _say(summary: RestoreSummary) -> int:
         click.echo("cancelled: what was restored is taken back" + (", but for what is named" if summary.left else ""))
         return 1
     if summary.state == PAUSED:
-        click.echo("paused, as was ordered: `sluice jobs resume`, or the same command, goes on with it")
-        return 1
+        return paused_as_ordered()
     verified = summary.verified
     click.echo(
         f"{summary.tables} tables are in {summary.to} as they were at {tso.text(summary.until)}:"

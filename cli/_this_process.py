@@ -40,3 +40,9 @@ def pausing(settings: Settings, kind: str) -> Iterator[None]:
                     f"{job.id} is paused: `sluice jobs resume {job.id}` goes on with it, from any machine", err=True
                 )
         raise
+
+
+def paused_as_ordered() -> int:
+    """Says that somebody ordered the job to pause, and how to go on; the exit code."""
+    click.echo("paused, as was ordered: `sluice jobs resume`, or the same command, goes on with it")
+    return 1

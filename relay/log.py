@@ -141,7 +141,7 @@ class RelayLog:
         """The first window there ever was, landed if whoever began was killed before it was; None if nobody began. For
         who finds the log empty and is about to begin. Raises RelayCorruptError if it is gone, OSError.
         """
-        window = self._first_ever()
+        window = self._record(_BEGUN)
         if window is None or self.next(window.lo) is not None:
             return window
         for part in window.parts:
@@ -405,13 +405,9 @@ class RelayLog:
         for hour in reversed(hours[: bisect.bisect_right(hours, hour_of(ts))]):
             yield from (lo for lo in reversed(self._starts_in(hour)) if lo < ts)
 
-    def _first_ever(self) -> Window | None:
-        """As whoever began wrote it down, landed or not."""
-        return self._record(_BEGUN)
-
     def _unlisted_first(self) -> Window | None:
         """The first window of a young log, of which a list that lags knows nothing."""
-        window = self._first_ever() if self._storage.lists_may_lag else None
+        window = self._record(_BEGUN) if self._storage.lists_may_lag else None
         return self.next(window.lo) if window is not None else None
 
     def _starts_in(self, hour: str) -> list[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import json
 import os
 import secrets
@@ -68,7 +69,7 @@ def airflow(site: Site, dags: Path = DAGS) -> list[Part]:
             cwd=data,
             ports={"http": port} if name == "airflow-api" else {},
             probe=_probe(name, site.home, port),
-            prepare=lambda name=name: _prepare(data, env, name),  # type: ignore[misc]
+            prepare=functools.partial(_prepare, data, env, name),
             data=data,
             start_timeout_s=600,
             summary=f"{airflow_url(port)} user {USER}, password in {password_file(site.home)}"
