@@ -13,6 +13,8 @@ COUNT_VARIABLE = "SLUICE_PUMPS"
 """How many pumps there are [2]."""
 NAMES = tuple(f"pump-{n}" for n in range(1, int(os.environ.get(COUNT_VARIABLE, "2")) + 1))
 PORTS = NAMES
+GC_VARIABLE = "SLUICE_PUMP_GC"
+"""How long pumps keep binlogs, as `gc` of pump.toml [7 days]."""
 PLAIN_VARIABLE = "SLUICE_PLAIN_PUMPS"
 """Names of pumps, with commas, that shall serve only what an original Pump does: no bulk read."""
 
@@ -56,6 +58,7 @@ def _settings(site: Site, name: str, address: str, folder: Path) -> str:
         "data-dir": str(folder / "data"),
         "node-id": name,
         "log-file": "",
+        "gc": os.environ.get(GC_VARIABLE, "7"),
     }
     top = "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in keys.items())
     return f'# written anew at every start\n{top}\n[storage]\nstop-write-at-available-space = "64 mib"\n'
