@@ -78,7 +78,7 @@ def _measure(stack: Stack, name: str, report: Callable[[str], None]) -> ShapeRes
     else:
         shape = SHAPES[name]()
         made, batch = history(shape), shape.batch
-        relay, filled_ts = _landed(made, folder.as_uri())
+        relay, filled_ts = landed(made, folder.as_uri(), shape.window)
         _create_tables(port, made)
     report(f"{name}: applying")
     whole = load_settings(stack.home / "sluice.toml")
@@ -99,12 +99,12 @@ def _landed_recording(url: str) -> RelayLog:
     return land(recording_folder("tests/recordings/" + RECORDED), url, _WINDOW)
 
 
-def _landed(made: History, url: str) -> tuple[RelayLog, int]:
-    """The relay log, and where the windows that fill the tables end."""
+def landed(made: History, url: str, window: int) -> tuple[RelayLog, int]:
+    """A relay log of windows of so many transactions, and where the windows that fill the tables end."""
     relay = RelayLog.open(url)
     lo = filled_ts = _FIRST_TS
     for which, transactions in enumerate((made.transactions[: made.first], made.transactions[made.first :])):
-        for chosen in groups(transactions, _WINDOW):
+        for chosen in groups(transactions, window):
             hi = lo + 2 * len(chosen)
             rows = [
                 (lo + 2 * n, lo + 2 * n - 1, position, table.id, 1, kind, row)

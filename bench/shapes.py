@@ -43,12 +43,15 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`rows`: there at first, over all tables. `changes`: behind them; `batch`: how many are prepared together."""
+    """`rows`: there at first, over all tables. `changes`: behind them; `batch`: how many are prepared together.
+    `window`: transactions of a window.
+    """
 
     kinds: tuple[Kind, ...]
     rows: int = 20_000
     changes: int = 60_000
     batch: int = 25_000
+    window: int = 250
 
 
 @dataclass(slots=True)
@@ -224,6 +227,25 @@ def _many() -> Shape:
     return Shape((kind,))
 
 
+def _live() -> Shape:
+    """What comes in a window of some hundredths of a second: eight changes of each of twenty tables."""
+    tables = tuple(
+        _table(
+            300 + n, f"live{n}", ("id", {"tp": types.BIGINT}), ("owner", _int()), ("name", _varchar()),
+            ("price", _decimal(12, 2)), ("changed", _datetime(3)), index="owner",
+        )
+        for n in range(20)
+    )  # fmt: skip
+
+    def make(rng: random.Random, number: int) -> Row:
+        return {
+            "id": number, "owner": rng.randrange(10**6), "name": _words(rng), "price": _money(rng, 2)[-9:].lstrip("-"),
+            "changed": _moment(rng, 3),
+        }  # fmt: skip
+
+    return Shape((Kind(tables, make, ("owner", "price", "changed")),), 4_000, 16_000, batch=160, window=40)
+
+
 def _keyless(*, index: str = "") -> Shape:
     table = _table(
         240, "keyless", ("a", _int()), ("t", _varchar(**_CI)), ("d", {"tp": types.DOUBLE}), ("m", _decimal()),
@@ -345,6 +367,7 @@ SHAPES: Mapping[str, Callable[[], Shape]] = {
     "json": _json,
     "blobs": _blobs,
     "many": _many,
+    "live": _live,
     "keyless": _keyless,
     "keyless-index": lambda: _keyless(index="a"),
     "strings": _strings,

@@ -1,0 +1,59 @@
+"""What preparing alone costs (read, decoded, reduced, as SQL) for traffic of several shapes: CPU time a row change,
+without a database and without Spark.
+
+    python -m bench.prepare_shapes many live wide        # names of `bench.shapes`; all without any
+
+Each figure is the least of some rounds over the same relay log, in one process.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.apply_shapes import landed
+from bench.shapes import SHAPES, history
+from etl.prepare import BatchDocument, PrepareOptions, prepare
+from relay import RelayLog, Window
+
+_ROUNDS = 5
+
+
+def main(names: list[str]) -> None:
+    """Print a line for each shape."""
+    for name in names or list(SHAPES):
+        with tempfile.TemporaryDirectory(prefix="sluice-prepare-") as folder:
+            shape = SHAPES[name]()
+            relay, filled_ts = landed(history(shape), Path(folder).as_uri(), shape.window)
+            batches = list(_batches(relay, filled_ts, shape.batch))
+            changes = sum(window.changes for batch in batches for window in batch)
+            spent = min(_round(Path(folder).as_uri(), batches) for _ in range(_ROUNDS))
+            sys.stdout.write(f"{name:14} {spent * 1e6 / changes:8.2f} us a row change, {changes} in {len(batches)}\n")
+            sys.stdout.flush()
+
+
+def _batches(relay: RelayLog, after_ts: int, most: int) -> Iterator[list[Window]]:
+    batch: list[Window] = []
+    for window in relay.windows(after_ts):
+        if batch and sum(each.changes for each in batch) + window.changes > most:
+            yield batch
+            batch = []
+        batch.append(window)
+    if batch:
+        yield batch
+
+
+def _round(url: str, batches: list[list[Window]]) -> float:
+    documents = [BatchDocument.of(batch) for batch in batches]
+    began = time.process_time()
+    for document in documents:
+        for _ in prepare(url, document, PrepareOptions()):
+            pass
+    return time.process_time() - began
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
