@@ -17,7 +17,7 @@ RUN uv venv --python /usr/local/bin/python /opt/venv \
  && uv export --quiet --frozen --no-default-groups --no-emit-project --no-hashes --output-file /src/locked.txt
 
 FROM build AS build-wheel
-# for the pump's compiled kernel
+# for the compiled kernels
 # hadolint ignore=DL3008
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends gcc libc6-dev \

@@ -32,7 +32,7 @@ class SluiceBuildHook(BuildHookInterface):
         if self.target_name == "wheel" and version == "standard":
             self._add_to_wheel(root, build_data["force_include"])
             if os.environ.get("SLUICE_COMPILED") == "1":
-                self._add_kernel(root, build_data)
+                self._add_kernels(root, build_data)
 
     def _add_to_wheel(self, root: Path, included: dict[str, str]) -> None:
         if (root / RECORDING).is_dir():  # an image is built without
@@ -43,15 +43,15 @@ class SluiceBuildHook(BuildHookInterface):
         constraints.write_text(tested_versions((root / "uv.lock").read_text(encoding="utf-8")), encoding="utf-8")
         included[str(constraints)] = "embedded/constraints.txt"
 
-    def _add_kernel(self, root: Path, build_data: dict[str, Any]) -> None:
-        """The wheel is one for machines of this kind only, and has the pump's compiled kernel."""
-        kernel = root / "pump_service" / "kernel"
-        build = _module_at(kernel / "build.py")
-        compiled = Path(self._scratch.name) / build.NAME
-        failure = build.build(kernel / "compiled.c", compiled)
-        if failure:
-            raise RuntimeError(f"SLUICE_COMPILED=1, but the pump's kernel can't be compiled: {failure}")
-        build_data["force_include"][str(compiled)] = f"pump_service/kernel/{build.NAME}"
+    def _add_kernels(self, root: Path, build_data: dict[str, Any]) -> None:
+        """The wheel is one for machines of this kind only, and has the compiled kernels."""
+        compiling = _module_at(root / "upstream" / "compile_kernels.py")
+        for kernel in compiling.KERNELS:
+            compiled = Path(self._scratch.name) / kernel.replace("/", ".")
+            failure = compiling.build(root / kernel / compiling.SOURCE, compiled)
+            if failure:
+                raise RuntimeError(f"SLUICE_COMPILED=1, but {kernel} can't be compiled: {failure}")
+            build_data["force_include"][str(compiled)] = f"{kernel}/{compiling.NAME}"
         build_data["pure_python"] = False
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["tag"] = f"cp311-abi3-{platform}"

@@ -103,7 +103,23 @@ def schemas_by_id(documents: Mapping[str, Document | None] | None) -> Mapping[in
 
 def tables_by_id(documents: Mapping[str, Document | None] | None) -> Mapping[int, Table | None]:
     """Of a JSON object whose keys are ids."""
-    return ById(documents or {}, Table.from_json)
+    return ById(documents or {}, _table)
+
+
+def _table(document: Document) -> Table:
+    """The one that was made before of the same document: windows tell of the same tables again and again."""
+    known = _KNOWN.get(document.get("id"))
+    if known is not None and known[0] == document:
+        return known[1]
+    table = Table.from_json(document)
+    if len(_KNOWN) >= _MOST_KNOWN:
+        _KNOWN.clear()
+    _KNOWN[table.id] = document, table
+    return table
+
+
+_KNOWN: dict[Any, tuple[Document, Table]] = {}
+_MOST_KNOWN = 2048
 
 
 def names_by_id(tables: Mapping[int, Table | None]) -> Iterator[tuple[int, str, str]]:

@@ -36,6 +36,7 @@ __all__ = [
     "DecodeStats",
     "RowDecodeError",
     "arrow_schema",
+    "check_collations",
     "decode_deletes",
     "decode_inserts",
     "decode_updates",
@@ -130,6 +131,27 @@ def images_of(
     return _Decoder(table, what, stats, SMALL_BATCH).images_of(rows)
 
 
+def check_collations(table: Table, row: bytes) -> None:
+    """A row that one kind of cluster wrote, read as if it were of the other, has sort keys for texts, or keys that
+    compare otherwise. Raises RowDecodeError for such an inserted row.
+    """
+    try:
+        new = shown_by_row(table, row)
+    except CodecError:  # decoding says where
+        return
+    if new is not None and new is is_binary(table):
+        held, taken = ("beside its handle", "without") if new else ("in its handle only", "with")
+        raise RowDecodeError(
+            table,
+            0,
+            None,
+            f"it holds the text of its clustered key {held}, so the upstream has {'' if new else 'no '}new"
+            f" collations, and was landed as one {taken} them: "
+            f'set [upstream] new-collations = "{str(new).lower()}" and land again from the checkpoint, into an'
+            " empty relay log",
+        )
+
+
 class _Refused(Signal):
     """The kernels can't do this table."""
 
@@ -200,7 +222,7 @@ class _Decoder:
         if rows.null_count:
             raise RowDecodeError(self.table, int(np.flatnonzero(rows.is_null())[0]), None, "the row is null")
         if len(rows) and self.what == "insert":
-            self._check_collations(rows[0].as_py())
+            check_collations(self.table, rows[0].as_py())
 
     def decode(self, rows: pa.Array) -> list[pa.RecordBatch]:
         rows = _large_binary(rows)
@@ -219,26 +241,6 @@ class _Decoder:
             if column.kind == "json":
                 self.stats.json += sum(len(batch) - batch.column(i).null_count for batch in result)
         return result
-
-    def _check_collations(self, row: bytes) -> None:
-        """A row that one kind of cluster wrote, read as if it were of the other, has sort keys for texts, or keys that
-        compare otherwise.
-        """
-        try:
-            new = shown_by_row(self.table, row)
-        except CodecError:  # decoding says where
-            return
-        if new is not None and new is is_binary(self.table):
-            held, taken = ("beside its handle", "without") if new else ("in its handle only", "with")
-            raise RowDecodeError(
-                self.table,
-                0,
-                None,
-                f"it holds the text of its clustered key {held}, so the upstream has {'' if new else 'no '}new"
-                f" collations, and was landed as one {taken} them: "
-                f'set [upstream] new-collations = "{str(new).lower()}" and land again from the checkpoint, into an'
-                " empty relay log",
-            )
 
     def _vectorised(self, rows: pa.Array) -> list[pa.RecordBatch]:
         buffer = Buffer(rows)

@@ -39,7 +39,8 @@ from etl.formats.sql_text import (
 )
 from upstream.schema import Column, Table
 
-_ESCAPES = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"), (b"\0", b"\\0"))
+ESCAPES = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"), (b"\0", b"\\0"))
+"""What isn't itself in a field; the backslash first."""
 _PLAIN_TEXT = {"decimal", "date", "datetime", "timestamp", "time"}
 _ESCAPED_TEXT = {"text", "enum", "set", "json"}
 _SLICE_ROWS = 1 << 16
@@ -100,9 +101,9 @@ def _format_slice(table: Table, columns: Mapping[str, pa.Array], chunk_bytes: in
     fields: list[pa.Array] = []
     forms: dict[str, str] = {}
     for column in table.stored_columns:
-        field, forms[column.name] = _field(table, column, columns[column.name])
+        field, forms[column.name] = field_of(table, column, columns[column.name])
         fields.append(field)
-    layout = _layout(table, forms)
+    layout = layout_of(table, forms)
     fields[-1] = join(fields[-1], b"\n", null=b"\\N")
     lines = join(*fields, separator=b"\t", null=b"\\N")
     offsets, _ = data_of(lines)
@@ -118,8 +119,8 @@ def _format_slice(table: Table, columns: Mapping[str, pa.Array], chunk_bytes: in
         start = end
 
 
-def _layout(table: Table, forms: Mapping[str, str]) -> Layout:
-    """`forms`: where the columns belong besides, as `_field` says."""
+def layout_of(table: Table, forms: Mapping[str, str]) -> Layout:
+    """`forms`: where the columns belong besides, as `field_of` says."""
     generated = tuple(column.name for column in table.stored_columns if column.generated)
     return Layout(
         tuple(forms),
@@ -190,7 +191,7 @@ def _without_element(table: Table, columns: Mapping[str, pa.Array]) -> np.ndarra
     return found
 
 
-def _field(table: Table, column: Column, array: pa.Array) -> tuple[pa.Array, Literal["", "bits", "hex"]]:
+def field_of(table: Table, column: Column, array: pa.Array) -> tuple[pa.Array, Literal["", "bits", "hex"]]:
     """(large binary field values, nulls still null; where the column belongs in a Layout besides)."""
     kind = column.kind
     binary = pa.large_binary()
@@ -211,13 +212,13 @@ def _field(table: Table, column: Column, array: pa.Array) -> tuple[pa.Array, Lit
             )
         return hex_column(array), "hex"
     if kind in _ESCAPED_TEXT:
-        return escape_bytes(array, _ESCAPES), ""
+        return escape_bytes(array, ESCAPES), ""
     if kind == "binary":
         try:
             array.cast(pa.large_string())
         except pa.ArrowInvalid:
             return hex_column(array), "hex"
-        return escape_bytes(array, _ESCAPES), ""
+        return escape_bytes(array, ESCAPES), ""
     raise UnsupportedColumnError(
         f"{table.full_name}.{column.name}: columns of type number {column.tp} can't be written"
     )

@@ -9,17 +9,14 @@ interchangeable, so how many of them come and go is all that counts.
 
 from __future__ import annotations
 
+from upstream.per_table import PerTable
 from upstream.rows import ROWID_NAME
 from upstream.schema import STATE_PUBLIC, WHOLE_COLUMN, Column, Table
 
 
 def identity(table: Table) -> tuple[str, ...]:
     """The columns of a change's images that say which row it is about; () if only all values together do."""
-    if table.handle_kind != "heap":
-        return table.primary_key
-    if table.is_partitioned:
-        return tuple(column.name for column in locating_columns(table))
-    return (ROWID_NAME,)
+    return _identity(table)
 
 
 def locating_columns(table: Table) -> list[Column]:
@@ -27,14 +24,30 @@ def locating_columns(table: Table) -> list[Column]:
     partitioned table it must hold for each partition: a row that moves on comes before it goes, so a global key has it
     twice in between.
     """
+    return [*_located(table)]
+
+
+def _identity_of(table: Table) -> tuple[str, ...]:
+    if table.handle_kind != "heap":
+        return table.primary_key
+    if table.is_partitioned:
+        return tuple(column.name for column in locating_columns(table))
+    return (ROWID_NAME,)
+
+
+def _located_of(table: Table) -> tuple[Column, ...]:
     by_name = {column.name: column for column in table.stored_columns}
     across = {tuple(name for name, _, _ in index.columns) for index in table.indexes if index.is_global}
     for key in table.unique_keys():
         if key not in across and all(
             name in by_name and (key == table.primary_key or by_name[name].not_null) for name in key
         ):
-            return [by_name[name] for name in key]
-    return []
+            return tuple(by_name[name] for name in key)
+    return ()
+
+
+_identity = PerTable(_identity_of)
+_located = PerTable(_located_of)
 
 
 def conflict_keys(table: Table) -> list[tuple[str, ...]]:

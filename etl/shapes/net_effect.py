@@ -21,6 +21,8 @@ import pyarrow.compute as pc
 from errors import SluiceError
 from relay import DELETE, INSERT
 
+_FEW = 64  # changes
+
 
 class BrokenHistoryError(SluiceError, ValueError):
     """Changes of one key that can't follow one another, such as two inserts with no delete between them. `change` is
@@ -79,6 +81,8 @@ def net_effect(kinds: np.ndarray, old_codes: np.ndarray, new_codes: np.ndarray, 
     Raises BrokenHistoryError.
     """
     changes = len(kinds)
+    if changes <= _FEW and (few := _of_few(kinds.tolist(), old_codes.tolist(), new_codes.tolist())) is not None:
+        return few
     has_old, has_new = kinds != INSERT, kinds != DELETE
     # Slot 2i is the old image of change i, slot 2i+1 its new image: the images in order without sorting.
     codes = np.empty((changes, 2), np.int64)
@@ -106,6 +110,42 @@ def net_effect(kinds: np.ndarray, old_codes: np.ndarray, new_codes: np.ndarray, 
         kept_old=refs[starts[existed & exists]],
         kept_new=refs[ends[existed & exists]],
     )
+
+
+def _of_few(kinds: list[int], old_codes: list[int], new_codes: list[int]) -> NetEffect | None:
+    """The same without a numpy call for each step, which cost more than so few changes; None for a broken history."""
+    before: dict[int, int | None] = {}
+    """The first old image of each key, None for one that began with a new image."""
+    now: dict[int, int | None] = {}
+    """The last new image, None for one that is gone."""
+    old = new = 0
+    for kind in kinds:
+        if kind != INSERT:
+            code = old_codes[old]
+            if now.setdefault(code, old) is None:
+                return None
+            before.setdefault(code, old)
+            now[code] = None
+            old += 1
+        if kind != DELETE:
+            code = new_codes[new]
+            if now.get(code) is not None:
+                return None
+            before.setdefault(code, None)
+            now[code] = new
+            new += 1
+    found: tuple[list[int], list[int], list[int], list[int]] = ([], [], [], [])
+    for code in sorted(now):
+        first, last = before[code], now[code]
+        if first is None:
+            if last is not None:
+                found[1].append(last)
+        elif last is None:
+            found[0].append(first)
+        else:
+            found[2].append(first)
+            found[3].append(last)
+    return NetEffect(*(np.array(places, np.int64) for places in found))
 
 
 def multiset_effect(old_codes: np.ndarray, new_codes: np.ndarray) -> NetEffect:

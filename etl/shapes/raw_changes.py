@@ -12,16 +12,22 @@ import pyarrow as pa
 
 import upstream.rows
 from relay import DELETE, INSERT, UPDATE
+from upstream.found import FoundImages, RowLayout, find_images
 from upstream.images import JoinedImages, MadeImages, RowImages
-from upstream.rows import DecodeStats, decode_deletes, decode_inserts, decode_updates
+from upstream.per_table import PerTable
+from upstream.rows import DecodeStats, check_collations, decode_deletes, decode_inserts, decode_updates
 from upstream.schema import Table
 
 PORTION_ROWS = 65_536
 _PORTION_BYTES = 64 * 2**20
 _LITTLE = 2_048  # values
+_CELLS = 5_000_000  # values of an image; what is known of each takes 17 bytes
+
+_KINDS = ("insert", "update", "delete")
 
 Images = dict[str, pa.Array]
 """A column each, by name."""
+_Pieces = tuple[RowImages, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,13 @@ class RawChanges:
     """int64"""
     rows: pa.LargeBinaryArray
     """In TiDB's old row format."""
+    places: np.ndarray | None = None
+    """int64: where among `rows` those of the changes are; None: they are all of them."""
+
+    @property
+    def own_rows(self) -> pa.LargeBinaryArray:
+        """The rows of these changes, one each."""
+        return self.rows if self.places is None else self.rows.take(pa.array(self.places))
 
     @classmethod
     def of(cls, changes: pa.Table) -> Self:
@@ -48,32 +61,59 @@ def decode(
     RawChanges; `stats` is added to. Raises the row codec's errors.
     """
     counted = DecodeStats() if stats is None else stats
-    inserts, updates, deletes = (np.flatnonzero(kinds == kind) for kind in (INSERT, UPDATE, DELETE))
-    (inserted,) = _in_portions(functools.partial(decode_inserts, table, stats=counted), rows, inserts) or (None,)
-    (deleted,) = _in_portions(functools.partial(decode_deletes, table, stats=counted), rows, deletes) or (None,)
-    before, after = _in_portions(functools.partial(decode_updates, table, stats=counted), rows, updates) or (None, None)
-    return _merged((before, updates), (deleted, deletes), table), _merged((inserted, inserts), (after, updates), table)
+    places = _by_kind(kinds)
+    decoded = (
+        _in_portions(functools.partial(decode_some, table, stats=counted), rows, at)
+        for decode_some, at in zip((decode_inserts, decode_updates, decode_deletes), places, strict=True)
+    )
+    inserted, updated, deleted = (tuple(map(made_images, images)) for images in decoded)
+    old, new = _joined(table, places, inserted, updated, deleted)
+    return dict(old), dict(new)
 
 
-def images_of(
-    table: Table, kinds: np.ndarray, rows: pa.LargeBinaryArray, stats: DecodeStats
-) -> tuple[RowImages, RowImages]:
-    """As `decode`, for who doesn't look at every column of every row. Decoding needs several times the memory of what
-    comes out, so where there is more than a portion of some kind everything is decoded; and where there is so little
-    that choosing costs more.
+def images_of(table: Table, changes: RawChanges, stats: DecodeStats) -> tuple[RowImages, RowImages]:
+    """As `decode`, for who doesn't look at every column of every row: what the compiled kernel finds is decoded when it
+    is asked for.
+
+    Elsewhere decoding needs several times the memory of what comes out, so where there is more than a portion of some
+    kind everything is decoded; and where there is so little that choosing costs more.
     """
-    places = [np.flatnonzero(kinds == kind) for kind in (INSERT, UPDATE, DELETE)]
+    found = _found(table, changes)
+    if found is not None:
+        stats.rows += len(changes.kinds)
+        stats.absent += found[0].lacks_values()
+        return found
+    kinds, rows = changes.kinds, changes.own_rows
+    places = _by_kind(kinds)
     if len(kinds) * len(table.columns) <= _LITTLE or max(map(len, places)) > _portion(rows):
         old, new = decode(table, kinds, rows, stats)
         return made_images(old), made_images(new)
     inserted, updated, deleted = (
         upstream.rows.images_of(what, table, rows.take(pa.array(at)), stats) if len(at) else ()
-        for what, at in zip(("insert", "update", "delete"), places, strict=True)
+        for what, at in zip(_KINDS, places, strict=True)
     )
-    inserts, updates, deletes = places
-    before = [(updated[:1], updates), (deleted, deletes)]
-    after = [(inserted, inserts), (updated[1:], updates)]
-    return _joined(before, table), _joined(after, table)
+    return _joined(table, places, inserted, updated, deleted)
+
+
+def _found(table: Table, changes: RawChanges) -> tuple[FoundImages, FoundImages] | None:
+    layout, count = _row_layout(table), len(changes.kinds)
+    if layout is None or count > PORTION_ROWS or count * layout.slots > _CELLS:
+        return None
+    places = np.arange(count) if changes.places is None else changes.places
+    if layout.shows_collations and len(inserts := np.flatnonzero(changes.kinds == INSERT)):
+        first = changes.rows[int(places[inserts[0]])].as_py()
+        if first is not None:
+            check_collations(table, first)
+
+    @functools.cache
+    def decoded() -> tuple[RowImages, RowImages]:
+        old, new = decode(table, changes.kinds, changes.own_rows)
+        return made_images(old), made_images(new)
+
+    return find_images(layout, changes.kinds, changes.rows, places, decoded)
+
+
+_row_layout = PerTable(RowLayout.of)
 
 
 def made_images(images: Images) -> RowImages:
@@ -81,8 +121,23 @@ def made_images(images: Images) -> RowImages:
     return MadeImages(images, len(next(iter(images.values()))) if images else 0)
 
 
-def _joined(pieces: Sequence[tuple[tuple[RowImages, ...], np.ndarray]], table: Table) -> RowImages:
-    """Images, each with the changes they belong to, in the order of the changes."""
+def _by_kind(kinds: np.ndarray) -> list[np.ndarray]:
+    return [np.flatnonzero(kinds == kind) for kind in (INSERT, UPDATE, DELETE)]
+
+
+def _joined(
+    table: Table, places: Sequence[np.ndarray], inserted: _Pieces, updated: _Pieces, deleted: _Pieces
+) -> tuple[RowImages, RowImages]:
+    """(old images, new images) in the order of the changes, of those of each kind, at `places`; () for a kind that
+    there isn't.
+    """
+    inserts, updates, deletes = places
+    before = [(updated[:1], updates), (deleted, deletes)]
+    after = [(inserted, inserts), (updated[1:], updates)]
+    return _in_order(before, table), _in_order(after, table)
+
+
+def _in_order(pieces: Sequence[tuple[_Pieces, np.ndarray]], table: Table) -> RowImages:
     there = [(images[0], at) for images, at in pieces if images]
     if len(there) < 2:
         return there[0][0] if there else made_images(_empty(table))
@@ -113,16 +168,6 @@ def _columns(batches: Sequence[pa.RecordBatch]) -> Images:
         name: batches[0].column(i) if len(batches) == 1 else pa.concat_arrays([batch.column(i) for batch in batches])
         for i, name in enumerate(names)
     }
-
-
-def _merged(first: tuple[Images | None, np.ndarray], second: tuple[Images | None, np.ndarray], table: Table) -> Images:
-    """Two sets of images, each with the changes they belong to, as one in the order of the changes."""
-    (a, a_at), (b, b_at) = first, second
-    if a is None or b is None:
-        present = a if a is not None else b
-        return present if present is not None else _empty(table)
-    order = pa.array(np.argsort(np.concatenate((a_at, b_at)), kind="stable"))
-    return {name: pa.concat_arrays([a[name], b[name]]).take(order) for name in a if name in b}
 
 
 def _empty(table: Table) -> Images:

@@ -63,6 +63,12 @@ class Segment:
     taken_back: Mapping[int, pa.Table] = field(default_factory=dict)
     """Of ignored transactions that may be downstream in part, by table id: their changes, in PART_SCHEMA."""
 
+    @property
+    def all_rows(self) -> pa.LargeBinaryArray:
+        """The encoded rows."""
+        rows = self.changes["row"]
+        return rows.chunk(0) if rows.num_chunks else pa.array([], pa.large_binary())
+
     def rows_of(self, places: np.ndarray) -> pa.LargeBinaryArray:
         """The encoded rows at these places."""
         if not len(places):

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.formats.deletes import deletes_by_key
+from etl.formats.found_lines import Lines, format_found
 from etl.formats.load_data import format_load
 from etl.formats.sql_text import broken_text, key_conditions, number_text, row_conditions, shown
 from etl.shapes._rows_by_value import LISTED_FROM, DeletedRows
@@ -25,7 +26,10 @@ from etl.shapes.segment import Segment, Timings
 from etl.steps import BytesDetail, ChangeError, DeleteDetail, ListedRows, LoadDetail, RowsDetail, Step
 from relay import DELETE, INSERT, UPDATE
 from upstream.codec.row import column_ids
+from upstream.found import FoundImages
 from upstream.images import RowImages
+from upstream.kernel import SAME, UNSURE
+from upstream.per_table import PerTable
 from upstream.rows import DecodeStats
 from upstream.schema import STATE_PUBLIC, Column, Table
 
@@ -80,7 +84,7 @@ class TableChanges:
             self._raw, self._old_changes = changes, np.flatnonzero(kinds != INSERT)
         started = time.perf_counter()
         stats = DecodeStats()
-        self.old, self.new = images_of(table, kinds, changes.rows, stats)
+        self.old, self.new = images_of(table, changes, stats)
         self._lacks_values = stats.absent > 0 or taken_back is not None
         if taken_back is not None:
             kinds = self._take_back(kinds, taken_back)
@@ -122,29 +126,52 @@ class TableChanges:
         """
         self._come_from = np.concatenate((write, replace))
         self._coming = self.new.take(self._come_from)
-        _decode_all(self._coming)
+        self._lines = self._found_lines()
+        if self._lines is None:
+            _decode_all(self._coming)
         self._write, self._replace = np.split(np.arange(len(self._come_from)), [len(write)])
+
+    def _found_lines(self) -> Lines | None:
+        """The new images that are written, if they can be without being decoded."""
+        if not isinstance(self.new, FoundImages):
+            return None
+        started = time.perf_counter()
+        lines = format_found(self.table, self.new, self._come_from)
+        spent = time.perf_counter() - started
+        self._timings.format += spent
+        self._timings.reduce -= spent
+        return lines
 
     def _unchanged(self, kept_old: np.ndarray, kept_new: np.ndarray) -> np.ndarray:
         """Which of the kept rows (bool mask) are downstream in the end what they were: a REPLACE that changes nothing
         there isn't counted by the server.
         """
-        before, after = self.old.take(kept_old), self.new.take(kept_new)
+        mask = np.zeros(len(kept_old), bool)
         same = np.arange(len(kept_old))
+        if isinstance(self.old, FoundImages) and isinstance(self.new, FoundImages):
+            alike = self.old.alike(self.new, kept_old, kept_new)
+            mask[alike == SAME] = True
+            same = np.flatnonzero(alike == UNSURE)
+            if len(same) == 0:
+                return mask
+        before, after = self.old.take(kept_old), self.new.take(kept_new)
         for column in _where_they_differ_first(self.table.stored_columns, before, after):
             if len(same) == 0:
                 break
             a, b = (_as_written(images.some(column.name, same), column) for images in (before, after))
             same = same[unchanged([a], [b], np.arange(len(same)), np.arange(len(same)))]
-        mask = np.zeros(len(kept_old), bool)
         mask[same] = True
         return mask
 
     def _effect_by(self, names: Sequence[str], kinds: np.ndarray, commit_ts: np.ndarray) -> NetEffect:
-        columns = {column.name: column for column in self.table.stored_columns}
-        old, new = ([comparable(images[name], columns.get(name)) for name in names] for images in (self.old, self.new))
+        codes = self._numbers(names[0]) if len(names) == 1 else None
+        if codes is None:
+            columns = {column.name: column for column in self.table.stored_columns}
+            codes = key_codes(
+                *([comparable(images[n], columns.get(n)) for n in names] for images in (self.old, self.new))
+            )
         try:
-            return net_effect(kinds, *key_codes(old, new), partial=self._partial)
+            return net_effect(kinds, *codes, partial=self._partial)
         except BrokenHistoryError as error:
             key = self._key_text(kinds, error.change, names)
             raise ChangeError(
@@ -152,6 +179,14 @@ class TableChanges:
                 f" changes between {self.first_ts} and {self.last_ts} contradict each other, so the relay log does not"
                 " hold what the upstream did"
             ) from None
+
+    def _numbers(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
+        """The old and new images' values of a column, if they are known as whole numbers."""
+        if isinstance(self.old, FoundImages) and isinstance(self.new, FoundImages):
+            old, new = self.old.numbers(name), self.new.numbers(name)
+            if old is not None and new is not None:
+                return old, new
+        return None
 
     def _effect_by_values(self) -> NetEffect:
         """Rows whose values say who they are: what comes and goes in equal numbers is as it was."""
@@ -182,26 +217,26 @@ class TableChanges:
 
     def _carried(self, old: np.ndarray) -> list[frozenset[int]]:
         """The ids of the columns that these old images were sent with."""
-        raw = self._raw
+        raw, rows = self._raw, self._raw.own_rows
         return [
-            frozenset(column_ids(raw.rows[i].as_py(), images=2 if raw.kinds[i] == UPDATE else 1))
+            frozenset(column_ids(rows[i].as_py(), images=2 if raw.kinds[i] == UPDATE else 1))
             for i in self._old_changes[old].tolist()
         ]
 
     def _in_place(self, kept_old: np.ndarray, kept_new: np.ndarray) -> np.ndarray:
-        if not locating_columns(self.table):
-            return np.zeros(len(kept_old), bool)
-        stored = {column.name for column in self.table.stored_columns}
-        names = set(self.table.primary_key)
-        for index in self.table.indexes:
-            if (index.unique or index.primary) and index.state == STATE_PUBLIC:
-                names.update(name for name, _, _ in index.columns)
-        if not names <= stored:  # a unique index on an expression: what it holds isn't in the rows
-            return np.zeros(len(kept_old), bool)
-        keys = sorted(names)
-        if self.table.handle_kind != "heap" and keys == sorted(self.table.primary_key):
-            return np.ones(len(kept_old), bool)
-        return unchanged([self.old[n] for n in keys], [self.new[n] for n in keys], kept_old, kept_new)
+        keys = _held_keys(self.table)
+        if isinstance(keys, bool):
+            return np.full(len(kept_old), keys)
+        same = np.arange(len(kept_old))
+        found = np.zeros(len(kept_old), bool)
+        if isinstance(self.old, FoundImages) and isinstance(self.new, FoundImages):
+            alike = self.old.alike(self.new, kept_old, kept_new, keys)
+            found[alike == SAME] = True
+            same = np.flatnonzero(alike == UNSURE)
+        if len(same):
+            old, new = ([images[name] for name in keys] for images in (self.old, self.new))
+            found[same] = unchanged(old, new, kept_old[same], kept_new[same])
+        return found
 
     @property
     def is_locatable(self) -> bool:
@@ -235,6 +270,8 @@ class TableChanges:
         """A bytes step if there is text to be written that isn't utf-8. What other character sets than TiDB's own forms
         of utf-8 would make of bytes isn't known, so there is none for gbk and its like.
         """
+        if self._lines is not None or not self._coming.count:
+            return
         columns = [
             column.name
             for column in self.table.stored_columns
@@ -321,8 +358,11 @@ class TableChanges:
         for first in range(0, len(rows), PORTION_ROWS):
             started = time.perf_counter()
             index = rows[first : first + PORTION_ROWS]
-            columns = {column.name: images[column.name].take(pa.array(index)) for column in self.table.stored_columns}
-            chunks = format_load(self.table, columns, len(index))
+            if self._lines is not None and images is self._coming:
+                chunks = self._lines.take(index).chunks()
+            else:
+                columns = {c.name: images[c.name].take(pa.array(index)) for c in self.table.stored_columns}
+                chunks = format_load(self.table, columns, len(index))
             while (chunk := next(chunks, None)) is not None:
                 self._timings.format += time.perf_counter() - started
                 detail = LoadDetail(
@@ -357,7 +397,7 @@ def changes_of(segment: Segment, table: Table, places: np.ndarray, timings: Timi
     replayed = segment.replayed and not partial and not source and bool(locating_columns(table))
     return TableChanges(
         table,
-        RawChanges(segment.column("kind", places), segment.column("commit_ts", places), segment.rows_of(places)),
+        RawChanges(segment.column("kind", places), segment.column("commit_ts", places), segment.all_rows, places),
         timings,
         Circumstances(segment.safe, replayed, partial, source, segment.taken_back.get(table.id)),
     )
@@ -379,6 +419,25 @@ def check_merged(tables: Sequence[TableChanges]) -> None:
                     f" {min(other.first_ts, changes.first_ts)} and {max(other.last_ts, changes.last_ts)}. Give one of"
                     " them another target, or other keys"
                 )
+
+
+def _held_keys_of(table: Table) -> tuple[str, ...] | bool:
+    """The columns that must be as they were for a row to be replaced in its place; True or False where that is known
+    without looking.
+    """
+    if not locating_columns(table):
+        return False
+    names = set(table.primary_key)
+    for index in table.indexes:
+        if (index.unique or index.primary) and index.state == STATE_PUBLIC:
+            names.update(name for name, _, _ in index.columns)
+    if not names <= {column.name for column in table.stored_columns}:
+        return False  # a unique index on an expression: what it holds isn't in the rows
+    keys = sorted(names)
+    return (table.handle_kind != "heap" and keys == sorted(table.primary_key)) or tuple(keys)
+
+
+_held_keys = PerTable(_held_keys_of)
 
 
 def _decode_all(images: RowImages) -> None:

@@ -1,7 +1,7 @@
 """What is done for every binlog, for a batch at once: compiled from `compiled.c` where that can be, else in Python.
 
-Both give the same answers (tests/pump_service/kernel). `build` compiles it; `SLUICE_KERNEL=plain` takes
-Python's in any case.
+Both give the same answers (tests/pump_service/kernel). `upstream.compile_kernels` compiles it; `SLUICE_KERNEL=plain`
+takes Python's in any case.
 """
 
 from __future__ import annotations

@@ -116,13 +116,9 @@ class Writer:
             if self.failure is None:
                 if self._closing:
                     raise StoreClosedError("the store is closed")
-                if not (self._waiting and not self._queue and not self._elsewhere):
-                    self._queue.append(_Submission((), 0, None, ts, 0.0))
-                    if self._waiting:
-                        self._work.notify()
-                    return
-                # Nothing is queued or being written: what was acknowledged is with the indexer already.
-                self._indexer.mark(ts)
+                self._queue.append(_Submission((), 0, None, ts, 0.0))
+                if self._waiting:
+                    self._work.notify()
                 return
         self._indexer.mark(ts)
 

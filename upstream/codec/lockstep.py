@@ -21,7 +21,8 @@ Words: TypeAlias = npt.NDArray[np.uint64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
-_PAD = 64  # reads look at most this far beyond a row's end
+PADDING = 64
+"""Reads look at most this far beyond a row's end."""
 _STOP = np.uint64(0x8080808080808080)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _ONE = np.uint64(1)
@@ -51,17 +52,28 @@ class Buffer:
         _, offsets_buffer, data = rows.buffers()
         offsets = np.frombuffer(offsets_buffer, np.int64, len(rows) + 1, rows.offset * 8)
         first, last = int(offsets[0]), int(offsets[-1])
-        if data is None or data.size < last + _PAD:
-            padded = np.zeros(last - first + _PAD, np.uint8)
+        if data is None or data.size < last + PADDING:
+            padded = np.zeros(last - first + PADDING, np.uint8)
             if last > first:
                 padded[: last - first] = np.frombuffer(data, np.uint8, last - first, first)
             offsets = offsets - first
         else:
             padded = np.frombuffer(data, np.uint8)
-        self.bytes: Bytes = padded
-        self.words: Words = np.ndarray((len(padded) - 8,), "<u8", buffer=padded.data, strides=(1,))
+        self._look_at(padded)
         self.start: Ints = offsets[:-1]
         self.end: Ints = offsets[1:]
+
+    @classmethod
+    def over(cls, data: bytes) -> "Buffer":
+        """Of bytes with padding behind them, in which somebody else knows what lies where: no rows."""
+        buffer = cls.__new__(cls)
+        buffer._look_at(np.frombuffer(data, np.uint8))
+        buffer.start = buffer.end = np.zeros(0, np.int64)
+        return buffer
+
+    def _look_at(self, padded: Bytes) -> None:
+        self.bytes: Bytes = padded
+        self.words: Words = np.ndarray((len(padded) - 8,), "<u8", buffer=padded.data, strides=(1,))
 
 
 @dataclass(slots=True)

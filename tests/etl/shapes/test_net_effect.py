@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -38,8 +39,9 @@ def histories(draw: st.DrawFn) -> tuple[dict[int, int], list[tuple[int, int | No
     return before, changes
 
 
-@given(histories())
-def test_deletes_then_writes_leave_what_all_changes_would(case: tuple) -> None:
+@given(histories(), st.sampled_from([0, 64]))
+def test_deletes_then_writes_leave_what_all_changes_would(case: tuple, few: int) -> None:
+    """`few`: so many changes are gone through one by one."""
     before, changes = case
     rows, old_images, new_images, want = dict(before), [], [], dict(before)
     for kind, old, new, value in changes:
@@ -50,7 +52,8 @@ def test_deletes_then_writes_leave_what_all_changes_would(case: tuple) -> None:
             want[new] = value
     kinds = np.array([c[0] for c in changes], np.int8)
     old_keys, new_keys = np.array([k for k, _ in old_images], np.int64), np.array([k for k, _ in new_images], np.int64)
-    effect = net_effect(kinds, old_keys, new_keys)
+    with mock.patch("etl.shapes.net_effect._FEW", few):
+        effect = net_effect(kinds, old_keys, new_keys)
     for at in effect.gone_old:
         assert rows.pop(old_images[at][0]) == old_images[at][1], "the row that is deleted is the one that was there"
     for at in effect.new_only:

@@ -1,7 +1,6 @@
 """The compiled kernel and the one in Python give the same answers, and it takes just what `admit` takes."""
 
 import random
-import shutil
 import struct
 
 import pytest
@@ -9,39 +8,26 @@ from google_crc32c import value as crc32c
 
 from pump_service import kernel
 from pump_service.ingest import Ingest, Refused, Terms
-from pump_service.kernel import EDITION, build, plain
+from pump_service.kernel import EDITION, plain
 from pump_service.lane import frames as f
 from pump_service.lane.hpack import _STATIC, HpackDecoder, HpackError, _huffman_codes
 from pump_service.metrics import Metrics
 from pump_service.store import Record
+from tests.compiled_kernels import compiled_kernel
 from tests.pump_service.pumpkit import CLUSTER, no_origins, time_limit
-from upstream import pb
+from upstream import compile_kernels, pb
 from upstream.codec.varint import encode_uvarint
 
 START, COMMIT = 450_000_000_000_000_001, 450_000_000_000_000_009
 BLOCK = b"a header block"
 LARGEST = 16384
 CODES = _huffman_codes()
+SOURCE = compile_kernels.ROOT / "pump_service/kernel" / compile_kernels.SOURCE
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """Compiled from the source that is here, whatever lies beside it."""
-    from importlib.machinery import ExtensionFileLoader
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    target = tmp_path_factory.mktemp("kernel") / build.NAME
-    reason = build.build(target=target)
-    if reason and shutil.which("cc") is None:
-        pytest.skip(f"can't be compiled here: {reason}")
-    if "no Python.h" in reason:
-        pytest.skip(reason)
-    assert reason == ""
-    name = "pump_service.kernel._compiled"
-    spec = spec_from_file_location(name, target, loader=ExtensionFileLoader(name, str(target)))
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return compiled_kernel("pump_service/kernel", tmp_path_factory.mktemp("kernel"))
 
 
 @pytest.fixture
@@ -388,5 +374,5 @@ def test_header_blocks_mean_the_same(compiled, monkeypatch):
 
 def test_without_a_compiler_it_says_so_and_nothing_is_left(tmp_path, monkeypatch):
     monkeypatch.setenv("CC", str(tmp_path / "no-compiler"))
-    assert build.build(target=tmp_path / build.NAME) != ""
+    assert compile_kernels.build(SOURCE, tmp_path / compile_kernels.NAME) != ""
     assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,7 @@
-"""Compiles the kernel beside its source, where there is a C compiler: `python -m pump_service.kernel.build`.
+"""Compiles the kernels, each beside its source, where there is a C compiler: `python -m upstream.compile_kernels`.
 
-`bin/setup` runs it, and hatch_build.py for a wheel. One file serves Python 3.11 and all that come after (abi3).
+A kernel is a folder `kernel` with a `compiled.c`, and with the same in Python, or nothing, in its place. `bin/setup`
+runs this, and hatch_build.py for a wheel. One file serves Python 3.11 and all that come after (abi3).
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-NAME = "_compiled.abi3.so"
+ROOT = Path(__file__).resolve().parent.parent
+KERNELS = ("etl/formats/kernel", "pump_service/kernel", "upstream/kernel")
+SOURCE, NAME = "compiled.c", "_compiled.abi3.so"
 _TIMEOUT_S = 300
 
 
-def build(source: Path = HERE / "compiled.c", target: Path = HERE / NAME) -> str:
+def build(source: Path, target: Path) -> str:
     """Why it can't be compiled; "" if it was. The environment's CC and CFLAGS count, where they are set."""
     compiler = shlex.split(os.environ.get("CC", "cc"))
     flags = ["-O2", "-shared", "-fPIC", *shlex.split(os.environ.get("CFLAGS", ""))]
@@ -40,6 +43,13 @@ def build(source: Path = HERE / "compiled.c", target: Path = HERE / NAME) -> str
     return ""
 
 
+def failures() -> Iterator[str]:
+    """Compiles all that are here; what couldn't be, and why."""
+    for kernel in KERNELS:
+        folder = ROOT / kernel
+        if (folder / SOURCE).exists() and (reason := build(folder / SOURCE, folder / NAME)):
+            yield f"{kernel}: {reason}: it is done in Python, which is slower"
+
+
 if __name__ == "__main__":
-    reason = build()
-    sys.stdout.write(f"{reason}: the pump's kernel is taken in Python, which is slower\n" if reason else "")
+    sys.stdout.writelines(f"{failure}\n" for failure in failures())

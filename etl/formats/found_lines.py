@@ -1,0 +1,152 @@
+"""Rows that the compiled kernel has found as the text that LOAD DATA reads, without Arrow between them: `load_data`
+says what the text is like, and writes all that isn't found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from etl.formats import kernel
+from etl.formats.layout import Layout
+from etl.formats.load_data import CHUNK_BYTES, ESCAPES, LoadChunk, field_of, layout_of
+from etl.formats.sql_text import data_of
+from upstream.codec.column_value import missing_value
+from upstream.codec.columnar import arrow_type, constant
+from upstream.codec.errors import CodecError
+from upstream.found import FoundImages
+from upstream.images import Ints
+from upstream.per_table import PerTable
+from upstream.schema import Column, Table
+
+_NULL = b"\\N"
+_ESCAPES = bytearray(256)
+for _byte, _spelled in ESCAPES:
+    _ESCAPES[_byte[0]] = _spelled[1]
+_LETTERS = bytes(_ESCAPES)
+_CODES = {
+    "bit": kernel.UNSIGNED, "year": kernel.YEAR, "text": kernel.TEXT, "binary": kernel.BINARY, "decimal": kernel.FIXED,
+    "date": kernel.DATE, "datetime": kernel.DATETIME, "timestamp": kernel.DATETIME, "time": kernel.TIME,
+    "enum": kernel.ENUM,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """A line a row. `text` has them one behind the other, line i between offsets i and i + 1."""
+
+    layout: Layout
+    text: pa.Buffer
+    offsets: Ints
+
+    def take(self, rows: Ints) -> Lines:
+        """Some of them."""
+        if not len(rows) or (rows[-1] - rows[0] + 1 == len(rows) and (np.diff(rows) == 1).all()):
+            first = int(rows[0]) if len(rows) else 0
+            return replace(self, offsets=self.offsets[first : first + len(rows) + 1])
+        whole = pa.LargeBinaryArray.from_buffers(
+            pa.large_binary(), len(self.offsets) - 1, [None, pa.py_buffer(self.offsets), self.text]
+        )
+        taken = whole.take(pa.array(rows))
+        offsets, _ = data_of(taken)
+        return replace(self, text=taken.buffers()[2], offsets=offsets)
+
+    def chunks(self, chunk_bytes: int = CHUNK_BYTES) -> Iterator[LoadChunk]:
+        """All of them, as `format_load` cuts them."""
+        offsets, start = self.offsets, 0
+        while start < len(offsets) - 1:
+            end = int(np.searchsorted(offsets, offsets[start] + chunk_bytes, side="right")) - 1
+            end = min(max(end, start + 1), len(offsets) - 1)
+            payload = self.text.slice(int(offsets[start]), int(offsets[end] - offsets[start]))
+            yield LoadChunk(self.layout, payload, end - start)
+            start = end
+
+
+def format_found(table: Table, images: FoundImages, rows: Ints) -> Lines | None:
+    """The images at some places, in this order; None if they have to be written by `format_load`. Raises
+    UnsupportedColumnError and the row codec's errors.
+    """
+    if not kernel.IS_COMPILED or not len(rows):
+        return None
+    ways = _ways(table)
+    if ways is None:
+        return None
+    specs = ways.specs
+    if ways.given:
+        listed = list(specs)
+        for slot in ways.given:
+            column = ways.columns[slot]
+            field, _ = field_of(table, column, images.some(column.name, rows))
+            begins, content = data_of(pc.fill_null(field, _NULL) if field.null_count else field)
+            listed[slot] = (kernel.GIVEN, 0, None, None, begins, content)
+        specs = tuple(listed)
+    found = kernel.lines(
+        images.data, images.cells, images.layout.slots, specs, np.ascontiguousarray(rows, np.int64), _LETTERS
+    )
+    if found is None:
+        return None
+    text, offsets, hexed = found
+    layout = ways.layout
+    if any(hexed):
+        layout = layout_of(table, {c.name: "hex" if hexed[n] else ways.forms[n] for n, c in enumerate(ways.columns)})
+    return Lines(layout, pa.py_buffer(text), np.frombuffer(offsets, np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    """How a table's columns are written."""
+
+    columns: Sequence[Column]
+    specs: tuple[kernel.Spec, ...]
+    given: tuple[int, ...]
+    forms: tuple[str, ...]
+    layout: Layout
+
+
+def _ways_of(table: Table) -> _Ways | None:
+    columns = table.stored_columns
+    specs, forms = [], []
+    for column in columns:
+        kind = column.kind
+        code = _CODES.get(kind, kernel.GIVEN)
+        if kind == "int":
+            code = kernel.UNSIGNED if column.unsigned else kernel.SIGNED
+        names = tuple(map(_escaped, column.elems)) if code == kernel.ENUM else None
+        missing = None if code == kernel.GIVEN else _missing(table, column)
+        forms.append("bits" if kind == "bit" else "")
+        specs.append((code, column.fsp if code in (kernel.DATETIME, kernel.TIME) else 0, missing, names, None, None))
+    given = tuple(slot for slot, spec in enumerate(specs) if spec[0] == kernel.GIVEN)
+    layout = layout_of(table, {column.name: form for column, form in zip(columns, forms, strict=True)})
+    return _Ways(columns, tuple(specs), given, tuple(forms), layout)
+
+
+_ways = PerTable(_ways_of)
+
+
+def _escaped(name: str) -> bytes:
+    text = name.encode()
+    for byte, escaped in ESCAPES:
+        text = text.replace(byte, escaped)
+    return text
+
+
+def _missing(table: Table, column: Column) -> bytes | None:
+    """The field of a row that doesn't hold the column; None where it takes a closer look."""
+    if column.origin_default is None:
+        return None if column.not_null else _NULL
+    try:
+        value = missing_value(column)
+    except CodecError:  # said when a row needs it
+        return None
+    if value is None:
+        return _NULL
+    if column.kind == "enum" and not value:
+        return None
+    field, form = field_of(table, column, constant(value, arrow_type(column), 1))
+    missing: Any = field[0].as_py()
+    return None if form == "hex" else missing

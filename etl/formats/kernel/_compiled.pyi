@@ -1,0 +1,9 @@
+from typing import Any
+
+from etl.formats.kernel.plain import Spec
+
+EDITION: int
+
+def lines(
+    data: Any, cells: bytes, slots: int, columns: tuple[Spec, ...], places: Any, escapes: bytes, /
+) -> tuple[bytes, bytes, bytes] | None: ...

@@ -1,0 +1,349 @@
+/* The compiled kernel of LOAD DATA's text: rows whose values `upstream.kernel` has found, a line each.
+
+   A value that is out of its range, text that isn't utf-8, a value that isn't there and has no default: then the answer is None,
+   and the Python code that calls it writes the rows by way of Arrow, or says what is wrong with them. No error is made here.
+*/
+#define Py_LIMITED_API 0x030B0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EDITION 1 /* as in __init__.py: what was compiled from other sources isn't used */
+
+enum { NIL, COMPACT = 2, FLOAT = 5, DECIMAL, DURATION, VARINT, UVARINT, JSON, ABSENT = 255 }; /* a datum's flags */
+/* How a column's values are written; __init__.py has the same numbers. */
+enum { GIVEN, SIGNED, UNSIGNED, YEAR, TEXT, BINARY, FIXED, DATE, DATETIME, TIME, ENUM };
+
+typedef unsigned char u8;
+
+static int64_t i64(const void *p, Py_ssize_t i) {
+    int64_t v;
+    memcpy(&v, (const u8 *)p + 8 * i, 8);
+    return v;
+}
+
+static int digits_bytes(int digits) { return digits / 9 * 4 + (digits % 9 + 1) / 2; }
+
+typedef struct {
+    u8 *bytes;
+    size_t size, room;
+} Out;
+
+/* Where so many more bytes can be written; NULL without memory. */
+static u8 *room(Out *out, size_t more) {
+    if (out->size + more > out->room) {
+        size_t wanted = (out->size + more) * 2;
+        u8 *bytes = realloc(out->bytes, wanted);
+        if (!bytes) return NULL;
+        out->bytes = bytes, out->room = wanted;
+    }
+    return out->bytes + out->size;
+}
+
+static u8 *put(u8 *to, const void *from, size_t size) {
+    memcpy(to, from, size);
+    return to + size;
+}
+
+/* A number with so many digits, or as many as it has for 0. */
+static u8 *put_number(u8 *to, uint64_t v, int digits) {
+    u8 text[20];
+    int at = 20;
+    do text[--at] = (u8)('0' + v % 10);
+    while ((v /= 10));
+    while (20 - at < digits) text[--at] = '0';
+    return put(to, text + at, (size_t)(20 - at));
+}
+
+/* The first so many of six digits behind a point. */
+static u8 *put_fraction(u8 *to, uint64_t micro, int digits) {
+    if (!digits) return to;
+    u8 text[20];
+    put_number(text, micro, 6);
+    *to++ = '.';
+    return put(to, text, (size_t)digits);
+}
+
+static u8 *put_decimal(u8 *to, const u8 *p) {
+    static const uint32_t powers[] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000, 1000000000};
+    int precision = p[0], fraction = p[1], whole = precision - fraction, is_negative = p[2] < 0x80, is_zero = 1;
+    u8 digits[96], *d = digits, flip = is_negative ? 0xFF : 0;
+    int left[2] = {whole, fraction};
+    p += 2;
+    for (int part = 0, first = 0x80; part < 2; part++) {
+        while (left[part]) {
+            int count = part ? (left[1] < 9 ? left[1] : 9) : (left[0] % 9 ? left[0] % 9 : 9);
+            uint32_t value = 0;
+            for (int i = digits_bytes(count); i; i--, first = 0) value = value << 8 | (u8)(*p++ ^ flip ^ first);
+            if (value >= powers[count]) return NULL;
+            is_zero &= !value;
+            d = put_number(d, value, count);
+            left[part] -= count;
+        }
+    }
+    if (is_negative && !is_zero) *to++ = '-';
+    int skipped = 0;
+    while (skipped + 1 < whole && digits[skipped] == '0') skipped++;
+    if (whole) to = put(to, digits + skipped, (size_t)(whole - skipped));
+    else *to++ = '0';
+    if (!fraction) return to;
+    *to++ = '.';
+    return put(to, digits + whole, (size_t)fraction);
+}
+
+/* fsp below 0: the date alone. */
+static u8 *put_time(u8 *to, uint64_t packed, int fsp) {
+    uint64_t micro = packed & 0xFFFFFF, rest = packed >> 24, year = (rest >> 22) / 13;
+    uint64_t hour = rest >> 12 & 31, minute = rest >> 6 & 63, second = rest & 63;
+    if (year > 9999 || hour > 23 || minute > 59 || second > 59 || micro > 999999) return NULL;
+    to = put_number(to, year, 4), *to++ = '-';
+    to = put_number(to, (rest >> 22) % 13, 2), *to++ = '-';
+    to = put_number(to, rest >> 17 & 31, 2);
+    if (fsp < 0) return to;
+    *to++ = ' ', to = put_number(to, hour, 2), *to++ = ':';
+    to = put_number(to, minute, 2), *to++ = ':';
+    return put_fraction(put_number(to, second, 2), micro, fsp);
+}
+
+static u8 *put_duration(u8 *to, int64_t nanoseconds, int fsp) {
+    uint64_t micro = (nanoseconds < 0 ? 0 - (uint64_t)nanoseconds : (uint64_t)nanoseconds) / 1000, seconds = micro / 1000000;
+    if (seconds >= 839 * 3600) return NULL;
+    if (nanoseconds < 0) *to++ = '-';
+    to = put_number(to, seconds / 3600, 2), *to++ = ':';
+    to = put_number(to, seconds / 60 % 60, 2), *to++ = ':';
+    return put_fraction(put_number(to, seconds % 60, 2), micro % 1000000, fsp);
+}
+
+/* The length of the utf-8 sequence at p, which isn't ASCII; 0 if it is none. */
+static int sequence(const u8 *p, const u8 *end) {
+    int size = *p >= 0xF0 ? 4 : *p >= 0xE0 ? 3 : 2;
+    if (*p < 0xC2 || *p > 0xF4 || end - p < size) return 0;
+    for (int i = 1; i < size; i++)
+        if ((p[i] & 0xC0) != 0x80) return 0;
+    if ((*p == 0xE0 && p[1] < 0xA0) || (*p == 0xED && p[1] > 0x9F) || (*p == 0xF0 && p[1] < 0x90) || (*p == 0xF4 && p[1] > 0x8F)) return 0;
+    return size;
+}
+
+#define ONES 0x0101010101010101u
+#define TOPS 0x8080808080808080u
+
+/* Whether a byte of the word is 0. */
+static uint64_t has_zero(uint64_t w) { return (w - ONES) & ~w & TOPS; }
+
+/* Text with a backslash before, and a letter for, each byte that has one in `escapes`, which are \ \t \n and \0 at most; NULL
+   if it isn't utf-8. There is room for twice its length. */
+static u8 *put_text(u8 *to, const u8 *p, const u8 *end, const u8 *escapes) {
+    while (p < end) {
+        uint64_t w;
+        if (end - p >= 8) {
+            memcpy(&w, p, 8);
+            if (!((w & TOPS) | has_zero(w) | has_zero(w ^ '\\' * ONES) | has_zero(w ^ '\t' * ONES) | has_zero(w ^ '\n' * ONES))) {
+                to = put(to, p, 8), p += 8;
+                continue;
+            }
+        }
+        if (*p >= 0x80) {
+            int size = sequence(p, end);
+            if (!size) return NULL;
+            to = put(to, p, (size_t)size), p += size;
+        } else {
+            u8 letter = escapes[*p];
+            if (letter) *to++ = '\\', *to++ = letter;
+            else *to++ = *p;
+            p++;
+        }
+    }
+    return to;
+}
+
+static int is_utf8(const u8 *p, const u8 *end) {
+    while (p < end) {
+        int size = *p < 0x80 ? 1 : sequence(p, end);
+        if (!size) return 0;
+        p += size;
+    }
+    return 1;
+}
+
+static u8 *put_hex(u8 *to, const u8 *p, const u8 *end) {
+    for (; p < end; p++) *to++ = (u8)"0123456789ABCDEF"[*p >> 4], *to++ = (u8)"0123456789ABCDEF"[*p & 15];
+    return to;
+}
+
+typedef struct {
+    int code, fsp, is_hex;
+    const u8 *missing;    /* what stands for a value that isn't there */
+    Py_ssize_t missing_size;
+    PyObject *names;      /* of an ENUM, as they are written */
+    Py_buffer offsets, text; /* of GIVEN ones: each row's field */
+} Column;
+
+static void release(Column *columns, Py_ssize_t count) {
+    for (Py_ssize_t s = 0; s < count; s++) {
+        if (columns[s].offsets.obj) PyBuffer_Release(&columns[s].offsets);
+        if (columns[s].text.obj) PyBuffer_Release(&columns[s].text);
+    }
+    free(columns);
+}
+
+/* From tuples (code, digits behind the point, missing or None, names or None, offsets or None, text or None); NULL with an error. */
+static Column *columns_of(PyObject *specs, Py_ssize_t rows) {
+    Py_ssize_t count = PyTuple_Size(specs);
+    Column *columns = calloc((size_t)count + 1, sizeof(Column));
+    if (!columns) return (Column *)PyErr_NoMemory();
+    for (Py_ssize_t s = 0; s < count; s++) {
+        Column *c = columns + s;
+        PyObject *offsets, *text;
+        if (!PyArg_ParseTuple(PyTuple_GetItem(specs, s), "iiz#OOO", &c->code, &c->fsp, &c->missing, &c->missing_size, &c->names, &offsets, &text))
+            goto failed;
+        if (c->code == GIVEN) {
+            if (PyObject_GetBuffer(offsets, &c->offsets, PyBUF_SIMPLE) || PyObject_GetBuffer(text, &c->text, PyBUF_SIMPLE)) goto failed;
+            if (c->offsets.len < 8 * (rows + 1)) goto wrong;
+            for (Py_ssize_t i = 0; i < rows; i++)
+                if (i64(c->offsets.buf, i) < 0 || i64(c->offsets.buf, i) > i64(c->offsets.buf, i + 1)) goto wrong;
+            if (i64(c->offsets.buf, rows) > c->text.len) goto wrong;
+        }
+        if (c->fsp > 6 || (c->code == ENUM && !PyTuple_Check(c->names))) goto wrong;
+    }
+    return columns;
+wrong:
+    PyErr_SetString(PyExc_ValueError, "a column that can't be written");
+failed:
+    release(columns, count);
+    return NULL;
+}
+
+/* Writes one value; NULL where it can't be. `room` is kept before for what a number, a moment or twice the bytes take. */
+static u8 *put_value(u8 *to, const Column *c, u8 flag, uint64_t word, const u8 *bytes, const u8 *escapes) {
+    switch (c->code) {
+    case SIGNED:
+        if (flag == UVARINT && word >> 63) return NULL;
+        if (flag != UVARINT && word >> 63) *to++ = '-', word = 0 - word;
+        return put_number(to, word, 1);
+    case UNSIGNED: return put_number(to, word, 1);
+    case YEAR: return word > 9999 ? NULL : put_number(to, word, 4);
+    case TEXT: return put_text(to, bytes, bytes + word, escapes);
+    case BINARY: return c->is_hex ? put_hex(to, bytes, bytes + word) : put_text(to, bytes, bytes + word, escapes);
+    case FIXED: return put_decimal(to, bytes);
+    case DATE: return put_time(to, word, -1);
+    case DATETIME: return put_time(to, word, c->fsp);
+    case TIME: return put_duration(to, (int64_t)word, c->fsp);
+    default: return NULL;
+    }
+}
+
+static int fits(int code, u8 flag) {
+    switch (code) {
+    case SIGNED: case UNSIGNED: case YEAR: return flag == VARINT || flag == UVARINT;
+    case TEXT: case BINARY: return flag == COMPACT;
+    case FIXED: return flag == DECIMAL;
+    case TIME: return flag == VARINT || flag == DURATION;
+    case DATE: case DATETIME: case ENUM: return flag == UVARINT;
+    default: return 0;
+    }
+}
+
+/* lines(data, cells, slots, columns, places, escapes) -> (text, int64 offsets of its lines, a byte for each column: is it in hex)
+   or None. The columns are those of the first slots. */
+static PyObject *lines(PyObject *module, PyObject *args) {
+    Py_buffer data, found, places, escapes;
+    PyObject *specs, *result = NULL;
+    Column *columns = NULL;
+    Out out = {NULL, 0, 0};
+    u8 *ends = NULL;
+    Py_ssize_t slots, count;
+    if (!PyArg_ParseTuple(args, "y*y*nO!y*y*", &data, &found, &slots, &PyTuple_Type, &specs, &places, &escapes)) return NULL;
+    Py_ssize_t rows = places.len / 8, n = slots > 0 ? found.len / 17 / slots : 0;
+    const u8 *base = data.buf, *start = found.buf, *words = start + 8 * slots * n, *flags = words + 8 * slots * n;
+    count = PyTuple_Size(specs);
+    if (slots <= 0 || !count || count > slots || found.len != 17 * slots * n || escapes.len != 256) goto wrong;
+    if (!(columns = columns_of(specs, rows))) goto done;
+    for (Py_ssize_t i = 0; i < rows; i++)
+        if (i64(places.buf, i) < 0 || i64(places.buf, i) >= n) goto wrong;
+    /* Every cell that will be read is within the data; a column of bytes that aren't text in some row is written in hex. */
+    for (Py_ssize_t s = 0; s < count; s++) {
+        if (columns[s].code == GIVEN) continue;
+        for (Py_ssize_t i = 0; i < rows; i++) {
+            Py_ssize_t at = s * n + (Py_ssize_t)i64(places.buf, i);
+            u8 flag = flags[at];
+            if (flag == NIL) continue;
+            if (flag == ABSENT ? !columns[s].missing : !fits(columns[s].code, flag)) goto refused;
+            if (flag != COMPACT && flag != DECIMAL) continue;
+            int64_t from = i64(start, at);
+            uint64_t size = (uint64_t)i64(words, at);
+            if (from < 0 || from > data.len || size > (uint64_t)(data.len - from)) goto wrong;
+            if (flag == DECIMAL && (size < 3 || base[from] > 81 || base[from + 1] > base[from]
+                                    || size != 2 + (uint64_t)(digits_bytes(base[from] - base[from + 1]) + digits_bytes(base[from + 1]))))
+                goto wrong;
+            if (columns[s].code == BINARY && !columns[s].is_hex && !is_utf8(base + from, base + from + size)) columns[s].is_hex = 1;
+        }
+    }
+    if (!(ends = malloc(8 * (size_t)(rows + 1)))) goto memory;
+    for (Py_ssize_t i = 0; i <= rows; i++) {
+        int64_t end = (int64_t)out.size;
+        memcpy(ends + 8 * i, &end, 8);
+        if (i == rows) break;
+        for (Py_ssize_t s = 0; s < count; s++) {
+            const Column *c = columns + s;
+            Py_ssize_t at = s * n + (Py_ssize_t)i64(places.buf, i);
+            u8 flag = flags[at];
+            uint64_t word = (uint64_t)i64(words, at);
+            u8 *to;
+            if (c->code == GIVEN || flag == ABSENT) {
+                int64_t from = c->code == GIVEN ? i64(c->offsets.buf, i) : 0;
+                size_t size = c->code == GIVEN ? (size_t)(i64(c->offsets.buf, i + 1) - from) : (size_t)c->missing_size;
+                if (!(to = room(&out, size + 1))) goto memory;
+                to = put(to, (c->code == GIVEN ? (const u8 *)c->text.buf : c->missing) + from, size);
+            } else if (flag == NIL) {
+                if (!(to = room(&out, 3))) goto memory;
+                to = put(to, "\\N", 2);
+            } else if (c->code == ENUM) {
+                PyObject *name = word && word <= (uint64_t)PyTuple_Size(c->names) ? PyTuple_GetItem(c->names, (Py_ssize_t)word - 1) : NULL;
+                char *text;
+                Py_ssize_t size;
+                if (!name) goto refused;
+                if (PyBytes_AsStringAndSize(name, &text, &size)) goto done;
+                if (!(to = room(&out, (size_t)size + 1))) goto memory;
+                to = put(to, text, (size_t)size);
+            } else {
+                const u8 *bytes = flag == COMPACT || flag == DECIMAL ? base + i64(start, at) : NULL;
+                if (!(to = room(&out, 96 + (flag == COMPACT ? 2 * (size_t)word : 0)))) goto memory;
+                if (!(to = put_value(to, c, flag, word, bytes, escapes.buf))) goto refused;
+            }
+            *to++ = s + 1 < count ? '\t' : '\n';
+            out.size = (size_t)(to - out.bytes);
+        }
+    }
+    PyObject *hex = PyBytes_FromStringAndSize(NULL, count);
+    for (Py_ssize_t s = 0; hex && s < count; s++) PyBytes_AsString(hex)[s] = (char)columns[s].is_hex;
+    if (hex) result = Py_BuildValue("(y#y#N)", out.bytes, (Py_ssize_t)out.size, ends, 8 * (rows + 1), hex);
+    goto done;
+refused:
+    result = Py_NewRef(Py_None);
+    goto done;
+memory:
+    PyErr_NoMemory();
+    goto done;
+wrong:
+    PyErr_SetString(PyExc_ValueError, "cells of other data");
+done:
+    if (columns) release(columns, count);
+    free(out.bytes), free(ends);
+    PyBuffer_Release(&data), PyBuffer_Release(&found), PyBuffer_Release(&places), PyBuffer_Release(&escapes);
+    return result;
+}
+
+static PyMethodDef functions[] = {
+    {"lines", lines, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_compiled", NULL, -1, functions, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__compiled(void) {
+    PyObject *module = PyModule_Create(&definition);
+    if (module && PyModule_AddIntConstant(module, "EDITION", EDITION)) Py_CLEAR(module);
+    return module;
+}

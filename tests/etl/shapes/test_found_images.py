@@ -1,0 +1,269 @@
+"""What the compiled kernels find in rows, and write of them, is what decoding by way of `upstream.rows` gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import upstream.kernel
+from etl.formats import found_lines
+from etl.formats import kernel as lines_kernel
+from etl.formats.found_lines import Lines, format_found
+from etl.formats.load_data import UnsupportedColumnError, format_load
+from etl.formats.sql_text import broken_text
+from etl.shapes.raw_changes import Images, decode, made_images
+from relay import DELETE, INSERT, UPDATE
+from tests.compiled_kernels import compiled_kernel
+from tests.upstream.test_rows import batches, calm, make_table, raw
+from upstream.codec import row as codec
+from upstream.found import FoundImages, RowLayout, find_images
+from upstream.kernel import DIFFERENT, SAME, plain
+from upstream.rows import ROWID_NAME, RowDecodeError, encode_delete, encode_insert, encode_update
+from upstream.schema import Table
+
+Rows = list[dict[str, Any]]
+Found = tuple[FoundImages, FoundImages]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    found = compiled_kernel("upstream/kernel", tmp_path_factory.mktemp("found"))
+    lines = compiled_kernel("etl/formats/kernel", tmp_path_factory.mktemp("lines"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("walk", "gather", "alike"):
+            patch.setattr(upstream.kernel, name, getattr(found, name))
+        patch.setattr(upstream.kernel, "IS_COMPILED", True)
+        patch.setattr(lines_kernel, "lines", lines.lines)
+        patch.setattr(lines_kernel, "IS_COMPILED", True)
+        yield
+
+
+def encoded(table: Table, rows: Rows, kinds: list[int]) -> list[bytes]:
+    def one(at: int, kind: int) -> bytes:
+        if kind == UPDATE:
+            return encode_update(table, rows[at - 1], rows[at])
+        return (encode_insert if kind == INSERT else encode_delete)(table, rows[at])
+
+    return [one(at, kind) for at, kind in enumerate(kinds)]
+
+
+def sent(rows: list[bytes]) -> pa.LargeBinaryArray:
+    """As a slice of more, as a segment has them."""
+    return pa.array([b"before", *rows, b"\x08\x02"], pa.large_binary())[1:-1]
+
+
+def find(table: Table, kinds: list[int], rows: list[bytes]) -> Found | None:
+    layout = RowLayout.of(table)
+    assert layout is not None
+    places = np.arange(len(rows))
+    return find_images(layout, np.array(kinds, np.int8), sent(rows), places, lambda: other(table, kinds, rows))
+
+
+def other(table: Table, kinds: list[int], rows: list[bytes]) -> Any:
+    old, new = decode(table, np.array(kinds, np.int8), pa.array(rows, pa.large_binary()))
+    return made_images(old), made_images(new)
+
+
+def shown(array: pa.Array) -> str:
+    return repr(raw(pa.record_batch([array], names=["v"])))  # NaN equals itself
+
+
+def same(found: FoundImages, wanted: Images) -> None:
+    assert list(found) == list(wanted)
+    for name in found:
+        assert found[name].type == wanted[name].type
+        found[name].validate(full=not str(found[name].type).endswith("string"))  # text needn't be utf-8
+        assert shown(found[name]) == shown(wanted[name])
+
+
+def loaded(table: Table, images: Images, count: int) -> list[tuple[Any, bytes, int, int]]:
+    return [(c.layout, bytes(c.payload), c.rows, c.warnings) for c in format_load(table, images, count)]
+
+
+def cut(lines: Lines) -> list[tuple[Any, bytes, int, int]]:
+    return [(c.layout, bytes(c.payload), c.rows, c.warnings) for c in lines.chunks()]
+
+
+KINDS = st.lists(st.sampled_from([INSERT, UPDATE, DELETE]), min_size=1, max_size=20)
+
+
+@settings(calm, max_examples=60)
+@given(batches(), KINDS, st.data())
+def test_what_is_found_is_what_is_decoded(batch: tuple[Table, Rows], kinds: list[int], data: st.DataObject) -> None:
+    table, rows = batch
+    rows = [rows[at % len(rows)] for at in range(len(kinds))]
+    bytes_sent = encoded(table, rows, kinds)
+    found = find(table, kinds, bytes_sent)
+    assert found is not None, "as TiDB writes them"
+    for images, wanted in zip(
+        found, decode(table, np.array(kinds), pa.array(bytes_sent, pa.large_binary())), strict=True
+    ):
+        assert images.count == len(next(iter(wanted.values())))
+        same(images, wanted)
+        some = np.array(
+            data.draw(st.lists(st.integers(0, images.count - 1), max_size=9) if images.count else st.just([])), int
+        )
+        fresh = find(table, kinds, bytes_sent)
+        assert fresh is not None
+        asked = data.draw(st.sampled_from([*images]))
+        assert shown(fresh[images is found[1]].some(asked, some)) == shown(wanted[asked].take(pa.array(some)))
+        numbers = images.numbers(asked)
+        assert numbers is None or numbers.tolist() == [
+            v - 2**64 if v >= 2**63 else v for v in wanted[asked].to_pylist()
+        ]
+
+
+@settings(calm, max_examples=60)
+@given(batches(), KINDS)
+def test_images_that_are_said_to_be_alike_or_not_are(batch: tuple[Table, Rows], kinds: list[int]) -> None:
+    table, rows = batch
+    found = find(table, kinds, encoded(table, [rows[at % len(rows)] for at in range(len(kinds))], kinds))
+    assert found is not None
+    old, new = found
+    pairs = np.array([(i, j) for i in range(old.count) for j in range(new.count)], np.int64).reshape(-1, 2)
+    names = tuple(column.name for column in table.stored_columns)  # a row's hidden id isn't a value of it
+    for asked in (None, names[:1]):
+        answers = old.alike(new, pairs[:, 0], pairs[:, 1], asked)
+        for (i, j), answer in zip(pairs.tolist(), answers.tolist(), strict=True):
+            equal = all(shown(old[n][i : i + 1]) == shown(new[n][j : j + 1]) for n in asked or names)
+            assert answer != SAME or equal
+            assert answer != DIFFERENT or not equal
+
+
+@settings(calm, max_examples=100)
+@given(batches(), KINDS, st.data())
+def test_lines_are_those_that_arrow_writes(batch: tuple[Table, Rows], kinds: list[int], data: st.DataObject) -> None:
+    table, rows = batch
+    rows = [rows[at % len(rows)] for at in range(len(kinds))]
+    bytes_sent = encoded(table, rows, kinds)
+    found = find(table, kinds, bytes_sent)
+    assert found is not None
+    new = found[1]
+    if not new.count:
+        return
+    places = np.array(data.draw(st.lists(st.integers(0, new.count - 1), min_size=1, max_size=9)), np.int64)
+    wanted = {name: new[name].take(pa.array(places)) for name in new}
+    lines = format_found(table, new, places)
+    text = [wanted[c.name] for c in table.stored_columns if c.kind == "text"]
+    if lines is None:
+        empty = any("" in wanted[c.name].to_pylist() for c in table.stored_columns if c.kind == "enum")
+        missing = any(c.not_null or c.origin_default is not None for c in table.stored_columns)
+        assert empty or missing or any(broken_text(array) is not None for array in text)
+        return
+    assert cut(lines) == loaded(table, wanted, len(places))
+    some = np.array(data.draw(st.lists(st.integers(0, len(places) - 1), max_size=5)), np.int64)
+    assert b"".join(payload for _, payload, _, _ in cut(lines.take(some))) == b"".join(
+        bytes(lines.text)[lines.offsets[at] : lines.offsets[at + 1]] for at in some
+    )
+
+
+def damaged(rows: list[bytes], data: st.DataObject) -> list[bytes]:
+    """One of them is cut off, goes on, is changed or made up."""
+    victim = data.draw(st.integers(0, len(rows) - 1))
+    row = bytearray(rows[victim])
+    match data.draw(st.integers(0, 3)):
+        case 0:
+            del row[data.draw(st.integers(0, len(row))) :]
+        case 1:
+            row += data.draw(st.binary(min_size=1, max_size=12))
+        case 2 if row:
+            row[data.draw(st.integers(0, len(row) - 1))] ^= data.draw(st.integers(1, 255))
+        case _:
+            row = bytearray(data.draw(st.binary(max_size=40)))
+    return [*rows[:victim], bytes(row), *rows[victim + 1 :]]
+
+
+@settings(calm, max_examples=300)
+@given(batches(), KINDS, st.data())
+def test_damaged_rows_are_refused_as_they_are_by_decoding_or_read_alike(
+    batch: tuple[Table, Rows], kinds: list[int], data: st.DataObject
+) -> None:
+    table, rows = batch
+    rows = [rows[at % len(rows)] for at in range(len(kinds))]
+    bytes_sent = damaged(encoded(table, rows, kinds), data)
+    found = find(table, kinds, bytes_sent)
+    if found is None:
+        return  # then decoding has it
+    try:
+        wanted = decode(table, np.array(kinds), pa.array(bytes_sent, pa.large_binary()))
+    except RowDecodeError as error:
+        with pytest.raises(RowDecodeError) as raised:
+            for images in found:
+                for name in images:
+                    images[name]
+        assert str(raised.value) == str(error)
+        wanted = None
+    else:
+        for images, want in zip(found, wanted, strict=True):
+            same(images, want)
+    old, new = found
+    both = np.zeros(0, np.int64) if not (old.count and new.count) else np.arange(min(old.count, new.count))
+    old.alike(new, both, both)
+    if not new.count:
+        return
+    try:
+        lines = format_found(table, new, np.arange(new.count))
+    except (RowDecodeError, UnsupportedColumnError):
+        return
+    if lines is not None:
+        images = {name: new[name] for name in (c.name for c in table.stored_columns)}  # every value can be decoded
+        assert cut(lines) == loaded(table, images, new.count)
+
+
+def test_rows_that_lack_columns_have_their_defaults_where_these_are_plain() -> None:
+    table = make_table("int", [0, 9, 18, 13])
+    full = {"id": 1, "tiny": 2, "vc": "a\tb\\c\n\0é", "e": "bé", "dt": "2017-01-00 23:59:59.000001"}
+    rows = [
+        encode_insert(table, full),
+        encode_insert(table, {"id": 2, "tiny": None, "vc": None, "e": None, "dt": None}),
+    ]
+    found = find(table, [INSERT, INSERT], rows)
+    assert found is not None and found[1].lacks_values() and not found[0].lacks_values()
+    lines = format_found(table, found[1], np.array([1, 0]))
+    assert lines is not None
+    assert cut(lines)[0][1] == (
+        b"2\t\\N\t\\N\t\\N\t\\N\n" + "1\t2\ta\\tb\\\\c\\n\\0é\tbé\t2017-01-00 23:59:59.000001\n".encode()
+    )
+
+
+def test_rows_in_another_order_or_of_nothing_are_left_to_decoding() -> None:
+    table = make_table("int", [0, 1])
+    row = encode_insert(table, {"id": 1, "tiny": 2, "big": 3})
+    swapped = row[:2] + row[2 + (len(row) - 2) // 2 :] + row[2 : 2 + (len(row) - 2) // 2]
+    assert find(table, [INSERT], [row]) is not None
+    assert find(table, [INSERT], [swapped]) is None
+    assert find(table, [INSERT], [b""]) is None
+    assert find(table, [UPDATE], [row[2:]]) is None, "one half of it"
+
+
+def test_without_the_kernel_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = make_table("heap", [0])
+    row = encode_insert(table, {"tiny": 2, ROWID_NAME: 1})
+    monkeypatch.setattr(upstream.kernel, "walk", plain.walk)
+    assert find(table, [INSERT], [row]) is None
+    assert codec.decode_insert(table, row) == [2, 1]
+
+
+def test_cells_of_other_data_are_refused() -> None:
+    table = make_table("int", [0, 9])
+    found = find(table, [INSERT], [encode_insert(table, {"id": 1, "tiny": 2, "vc": "abcdef"})])
+    assert found is not None
+    cells, escapes = found[1].cells, bytes(256)
+    ways = found_lines._ways(table)
+    assert ways is not None
+    at = np.zeros(1, np.int64)
+    for short in (b"", b"abc"):
+        with pytest.raises(ValueError, match="cells of other data"):
+            upstream.kernel.gather(short, cells, 3, 2, at, 64)
+        with pytest.raises(ValueError, match="cells of other data"):
+            upstream.kernel.alike(short, cells, cells, bytes([1, 1, 3]), at, at)
+        with pytest.raises(ValueError, match="cells of other data"):
+            lines_kernel.lines(short, cells, 3, ways.specs, at, escapes)
+    with pytest.raises(ValueError, match="cells of other data"):
+        lines_kernel.lines(found[1].data, cells, 3, ways.specs, at + 1, escapes)

@@ -1,0 +1,39 @@
+"""Where the values of many rows lie, found in one call: compiled from `compiled.c` where that can be.
+
+Without it nothing is found, and rows are decoded by `upstream.rows`, which gives the same values
+(tests/etl/shapes/test_found_images.py). `upstream.compile_kernels` compiles it; `SLUICE_KERNEL=plain` leaves it out.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+
+EDITION = 1
+"""Of `compiled.c`: what was compiled from another edition isn't used."""
+
+UNLOOKED, NUMBER, MOMENT, BYTES = range(4)
+"""How the values of a column are compared: not at all, as numbers, as packed times, as bytes."""
+
+DIFFERENT, SAME, UNSURE = range(3)
+"""What two images are to each other."""
+
+
+def _is_usable() -> bool:
+    if os.environ.get("SLUICE_KERNEL") == "plain":
+        return False
+    try:
+        return bool(import_module("upstream.kernel._compiled").EDITION == EDITION)
+    except ImportError:  # there was no compiler
+        return False
+
+
+IS_COMPILED = _is_usable()
+if IS_COMPILED:
+    from upstream.kernel._compiled import alike, gather, walk
+else:
+    from upstream.kernel.plain import alike, gather, walk
+
+__all__ = [
+    "BYTES", "DIFFERENT", "IS_COMPILED", "MOMENT", "NUMBER", "SAME", "UNLOOKED", "UNSURE", "alike", "gather", "walk",
+]  # fmt: skip

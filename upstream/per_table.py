@@ -1,0 +1,31 @@
+"""What follows from a table's definition, kept for the next time: windows bring the same tables again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from upstream.schema import Table
+
+T = TypeVar("T")
+
+_MOST = 2048  # tables
+
+
+class PerTable(Generic[T]):
+    """A function of a table that remembers its answer for each table's last definition."""
+
+    def __init__(self, make: Callable[[Table], T]) -> None:
+        self._make = make
+        self._made: dict[int, tuple[Table, T]] = {}
+
+    def __call__(self, table: Table) -> T:
+        """Raises what the function does."""
+        known = self._made.get(table.id)
+        if known is not None and known[0] is table:
+            return known[1]
+        made = known[1] if known is not None and known[0] == table else self._make(table)
+        if len(self._made) >= _MOST:
+            self._made.clear()
+        self._made[table.id] = table, made
+        return made
