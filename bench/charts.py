@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from html import escape
@@ -15,10 +16,11 @@ _COLOURS = ("#0b6e99", "#c2571a", "#3f7d20", "#8a3ffc", "#b8002e", "#5b6770")
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
-    """Lines by name: (s, value or None where there is none)."""
+    """Lines by name: (s, value or None where there is none). `steps`: each tenfold value is as much higher."""
 
     title: str
     lines: dict[str, list[tuple[float, float | None]]]
+    steps: bool = False
 
 
 def endurance(found: dict[str, Any]) -> str:
@@ -38,7 +40,9 @@ def endurance(found: dict[str, Any]) -> str:
         _Panel(
             "lag of a transaction (ms)",
             {"p50": line(lambda each: each["p50_ms"]), "p95": line(lambda each: each["p95_ms"])},
+            steps=True,
         ),
+        _Panel("per cent of a core", by_name("cpu", memory)),
         _Panel("memory (MiB)", by_name("memory", memory)),
         _Panel("files", by_name("files", stores)),
         _Panel("on disk (MiB)", by_name("mib", stores)),
@@ -67,20 +71,20 @@ def _drawn(title: str, panels: list[_Panel], marks: list[float]) -> str:
 
 def _panel(panel: _Panel, top: int, end_s: float, marks: list[float]) -> list[str]:
     values = sorted(value for line in panel.lines.values() for _, value in line if value is not None)
-    most = _round_up(values[min(len(values) - 1, int(len(values) * 0.995))] if values else 1.0)
+    scale = (_Tenfold if panel.steps else _Linear)(values)
     bottom, wide = top + _HEIGHT, _WIDTH - _LEFT - _RIGHT
 
     def x(at_s: float) -> float:
         return round(_LEFT + wide * at_s / end_s, 1)
 
     def y(value: float) -> float:
-        return round(bottom - _HEIGHT * min(value, most) / most, 1)
+        return round(bottom - _HEIGHT * min(scale.part(value), 1), 1)
 
     parts = [f'<text x="{_LEFT}" y="{top - 8}" font-weight="bold">{escape(panel.title)}</text>']
-    for part in (0, 0.5, 1):
-        at = y(most * part)
+    for value in scale.marks:
+        at = y(value)
         parts.append(f'<line x1="{_LEFT}" x2="{_LEFT + wide}" y1="{at}" y2="{at}" stroke="#d0d7de"/>')
-        parts.append(f'<text x="{_LEFT - 8}" y="{at + 4}" text-anchor="end">{_short(most * part)}</text>')
+        parts.append(f'<text x="{_LEFT - 8}" y="{at + 4}" text-anchor="end">{_short(value)}</text>')
     parts += [
         f'<text x="{x(minutes * 60)}" y="{bottom + 16}" text-anchor="middle">{minutes} min</text>'
         for minutes in range(0, int(end_s / 60) + 1, _step(end_s))
@@ -98,6 +102,31 @@ def _panel(panel: _Panel, top: int, end_s: float, marks: list[float]) -> list[st
             f'<text x="{_LEFT + wide + 12}" y="{top + 14 + 18 * number}" fill="{colour}">{escape(name)}</text>'
         )
     return parts
+
+
+class _Linear:
+    """From 0 to what all but the highest few values fit in."""
+
+    def __init__(self, values: list[float]) -> None:
+        """`values`: ascending."""
+        self._most = _round_up(values[min(len(values) - 1, int(len(values) * 0.995))] if values else 1.0)
+        self.marks = [0, self._most / 2, self._most]
+
+    def part(self, value: float) -> float:
+        """How high: 0 to 1, or above where it doesn't fit in."""
+        return value / self._most
+
+
+class _Tenfold:
+    """As `_Linear`, of all values, each tenfold one as much higher."""
+
+    def __init__(self, values: list[float]) -> None:
+        low, high = (math.log10(max(1.0, end)) for end in (values[0], values[-1])) if values else (0.0, 0.0)
+        self._low, self._high = math.floor(low), max(math.ceil(high), math.floor(low) + 1)
+        self.marks = [10.0**power for power in range(self._low, self._high + 1)]
+
+    def part(self, value: float) -> float:
+        return max(0.0, math.log10(max(1.0, value)) - self._low) / (self._high - self._low)
 
 
 def _short(value: float) -> str:

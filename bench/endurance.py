@@ -48,7 +48,9 @@ TRAFFIC = {"transactions": None, "rows": 4, "tables": TABLES, "updates": 0.5, "d
 _SETTINGS = 'keep = "1h"\n\n[archive]\nkeep = "1h"\n\n[apply]\nmode = "{mode}"\n'
 _PUMPS_KEEP = "20m"
 _COLLECT_EVERY_S = 300.0
-"""Pumps collect hourly, counted from their start; killed ones might never."""
+"""Pumps collect hourly, counted from their start; killed ones might never. TiDB does every ten minutes."""
+_GC_LIFE_S = 600.0
+"""As TiDB's tidb_gc_life_time."""
 _EVERY_S = 10.0
 _PROBE_S = 0.05
 _COMES_S = 300.0
@@ -71,7 +73,7 @@ class Course:
 @dataclass(slots=True)
 class Sample:
     """Ten seconds. `rate`: transactions/s that became visible downstream. Lags in ms, None where none did. `memory`:
-    MiB by kind of process. `files`, `mib`: of each store.
+    MiB by kind of process. `cpu`: per cent of a core, likewise. `files`, `mib`: of each store.
     """
 
     at_s: float
@@ -80,6 +82,7 @@ class Sample:
     p95_ms: float | None
     max_ms: float | None
     memory: dict[str, float] = field(default_factory=dict)
+    cpu: dict[str, float] = field(default_factory=dict)
     files: dict[str, int] = field(default_factory=dict)
     mib: dict[str, float] = field(default_factory=dict)
 
@@ -213,6 +216,7 @@ class _Disturbance:
                         self._report(f"kill -9: {victim}")
                 if now >= collect_at:
                     collect_at = now + _COLLECT_EVERY_S
+                    self._control.collect_garbage(tso.compose(int((time.time() - _GC_LIFE_S) * 1000)))
                     _collect(self._stack)
                 soak.revive(self._stack)
         except Exception as error:
@@ -274,6 +278,7 @@ def _wait_first(arrivals: _Arrivals, commits: _Commits) -> None:
 
 def _samples(stack: Stack, arrivals: _Arrivals, commits: _Commits) -> Iterator[Sample]:
     began = before = time.monotonic()
+    used = _used(stack)
     while True:
         time.sleep(max(0.0, before + _EVERY_S - time.monotonic()))
         now = time.monotonic()
@@ -281,6 +286,8 @@ def _samples(stack: Stack, arrivals: _Arrivals, commits: _Commits) -> Iterator[S
         lags = commits.lags(came)
         p50, p95, most = (round(lags[int((len(lags) - 1) * part)], 1) if lags else None for part in (0.5, 0.95, 1))
         sample = Sample(round(now - began, 1), round(len(came) / (now - before), 1), p50, p95, most, _memory(stack))
+        used_before, used = used, _used(stack)
+        sample.cpu = _cpu(used_before, used, now - before)
         for name, folder in _stores(stack).items():
             sample.files[name], sample.mib[name] = _size(folder)
         before = now
@@ -296,6 +303,26 @@ def _memory(stack: Stack) -> dict[str, float]:
         }
     except (psutil.Error, KeyError):
         return {}
+
+
+def _used(stack: Stack) -> dict[str, dict[psutil.Process, float]]:
+    """Seconds of CPU time of each process so far, by its kind; {} while one of them is being killed."""
+    try:
+        return {name: {each: sum(each.cpu_times()[:2]) for each in found} for name, found in replicating(stack).items()}
+    except (psutil.Error, KeyError):
+        return {}
+
+
+def _cpu(
+    before: dict[str, dict[psutil.Process, float]], now: dict[str, dict[psutil.Process, float]], seconds: float
+) -> dict[str, float]:
+    """Per cent of a core by kind; what ended meanwhile isn't in it. {} if one of the two is."""
+    if not before:
+        return {}
+    return {
+        name: round(100 * sum(used - before[name].get(each, 0.0) for each, used in found.items()) / seconds, 1)
+        for name, found in now.items()
+    }
 
 
 def _stores(stack: Stack) -> dict[str, list[Path]]:

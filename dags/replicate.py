@@ -1,9 +1,10 @@
 """DAG ``replicate``: land windows in the relay log and apply them downstream, continuously.
 
-One run at a time. In a run `land` and `apply` work side by side, joined only by the relay log, and each drains windows
-until the run's time is up; then the next run begins. Killed tasks are started again at once: both continue from what
-is durable. A task that can't go on before somebody acts fails at once, the last line of its log says what to do, the
-other one ends within half a minute, and the DAG pauses; unpause it, or `sluice resume`, when that is done.
+One run at a time. In a run `land` and `apply` work side by side, joined only by the relay log, and both drain windows
+until the run's time is up, counted from when the run began; then the next run begins. Killed tasks are started again at
+once: both continue from what is durable. A task that can't go on before somebody acts fails at once, the last line of
+its log says what to do, the other one ends within half a minute, and the DAG pauses; unpause it, or `sluice resume`,
+when that is done.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ from typing import Any
 
 from airflow.sdk import Param, task
 
+from etl.airflow_run import RunTime
 from etl.pipeline_dags import each_pipeline
 from etl.settings.pipelines import NamedPipeline
 
 PARAMS = {
     "run_seconds": Param(
-        300, type="integer", minimum=1, description="How long one run drains windows before the next begins."
+        300,
+        type="integer",
+        minimum=1,
+        description="How long one run drains windows, from when it began, before the next begins.",
     ),
     "mode": Param(
         "as in sluice.toml",
@@ -38,29 +43,30 @@ def wire(pipeline: NamedPipeline) -> None:
     """The tasks of one pipeline's DAG."""
 
     @task
-    def land(params: dict[str, Any] | None = None) -> dict[str, Any]:
+    def land(params: dict[str, Any] | None = None, dag_run: Any = None) -> dict[str, Any]:
         from etl import run_land
         from etl.task import run_beside
 
-        seconds = (params or {})["run_seconds"]
+        time = RunTime.of((params or {})["run_seconds"], dag_run)
 
         def work(settings: Any, got_on: Any, stop: Any) -> dict[str, Any]:
-            return run_land(settings, run_seconds=seconds, stop=stop, on_window=got_on).as_dict()
+            return run_land(settings, run_seconds=time.left_s(), stop=stop, on_window=got_on).as_dict()
 
         return run_beside(pipeline, "land", "apply", work)
 
     @task
-    def apply(params: dict[str, Any] | None = None) -> dict[str, Any]:
+    def apply(params: dict[str, Any] | None = None, dag_run: Any = None) -> dict[str, Any]:
         from etl import operate, run_apply
         from etl.task import run_beside
 
         wanted = params or {}
+        time = RunTime.of(wanted["run_seconds"], dag_run)
 
         def work(settings: Any, got_on: Any, stop: Any) -> dict[str, Any]:
             until_ts = operate.parse_moment(wanted["until"]) if wanted["until"] else None
             settings = operate.for_run(settings, wanted["mode"])
             return run_apply(
-                settings, run_seconds=wanted["run_seconds"], stop=stop, until_ts=until_ts, on_batch=got_on
+                settings, run_seconds=time.left_s(), stop=stop, until_ts=until_ts, on_batch=got_on
             ).as_dict()
 
         return run_beside(pipeline, "apply", "land", work)

@@ -99,6 +99,10 @@ class ClusterControl:
         """ALTER TABLE ... ADD COLUMN upstream, a BIGINT that may be NULL."""
         _request("POST", f"{self._url}/column", {"schema": schema, "table": table, "name": name}, timeout_s=60)
 
+    def collect_garbage(self, safe_point: int) -> int:
+        """TiDB's GC: old versions go through `safe_point` (TSO), less far if a service holds them. How far."""
+        return int(_request("POST", f"{self._url}/gc", {"safe_point": safe_point}, timeout_s=60)["safe_point"])
+
     def delete_everything(self, schema: str, table: str) -> tuple[int, int]:
         """DELETE without WHERE upstream: its commit_ts, and how many rows it took."""
         answer = _request("POST", f"{self._url}/accident", {"schema": schema, "table": table}, timeout_s=60)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import signal
 import sys
 from pathlib import Path
@@ -24,6 +25,8 @@ def main() -> int:
     parser.add_argument("--sql", default="127.0.0.1:0", help="where TiDB's SQL port is served (MySQL)")
     parser.add_argument("--cluster-id", type=int, help="default: the recording's, or random")
     given = parser.parse_args()
+    # Millions of rows that no cycle holds: to look through all of them would stop all of TiDB for seconds.
+    gc.set_threshold(10_000, 20, 1_000_000)
     try:
         options = ClusterOptions(given.etcd, given.listen, given.control, given.sql, given.recording, given.cluster_id)
         asyncio.run(_serve(options))

@@ -35,7 +35,15 @@ class CommitLog:
         """The transaction committed just now."""
         bisect.insort(self._times, CommitTime(commit_ts, time.time() * 1000, transaction))
 
+    def drop(self, ts: int) -> None:
+        """Forgets the commits through `ts` (TSO) but for the newest one."""
+        del self._times[: min(bisect.bisect_right(self._times, ts, key=_commit_ts), len(self._times) - 1)]
+
     def after(self, ts: int, limit: int) -> list[CommitTime]:
         """Up to `limit` commit times with commit_ts > `ts`, ascending."""
-        at = bisect.bisect_right(self._times, ts, key=lambda entry: entry.commit_ts)
+        at = bisect.bisect_right(self._times, ts, key=_commit_ts)
         return self._times[at : at + limit]
+
+
+def _commit_ts(entry: CommitTime) -> int:
+    return entry.commit_ts

@@ -265,7 +265,10 @@ class Cluster:
 
     async def collect_garbage(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """POST /gc: TiDB's GC worker runs."""
-        return {"safe_point": self._pd.collect_garbage(int(parameters.get("safe_point") or 0))}
+        safe_point = self._pd.collect_garbage(int(parameters.get("safe_point") or 0))
+        for kept in (self._upstream.store, self._upstream.versions, self._upstream.commits):
+            kept.drop(safe_point)
+        return {"safe_point": safe_point}
 
     async def have_accident(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """POST /accident: beside a workload, too."""

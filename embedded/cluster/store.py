@@ -7,6 +7,7 @@ transaction by its primary key, and the locks of those that are still open. Keys
 from __future__ import annotations
 
 import bisect
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -75,6 +76,7 @@ class Store:
         self._now = now
         self._keys: dict[bytes, _Key] = {}
         self._sorted: list[bytes] = []  # keys that have versions
+        self._ended: deque[tuple[int, bytes]] = deque()  # commit_ts (of a rollback start_ts), in the order they came
 
     def put(self, key: bytes, value: bytes, commit_ts: int) -> None:
         """Adds the version of `key` that readers see from `commit_ts` on."""
@@ -130,6 +132,7 @@ class Store:
         entry = self._entry(key)
         entry.locks.pop(start_ts, None)
         bisect.insort(entry.writes, Write(start_ts, commit_ts, short_value=short_value), key=lambda w: w.commit_ts)
+        self._ended.append((commit_ts, key))
         return True
 
     def rollback(self, key: bytes, start_ts: int) -> None:
@@ -139,6 +142,17 @@ class Store:
         entry = self._entry(key)
         entry.locks.pop(start_ts, None)
         bisect.insort(entry.writes, Write(start_ts, start_ts, rollback=True), key=lambda w: w.commit_ts)
+        self._ended.append((start_ts, key))
+
+    def drop(self, safe_point: int) -> None:
+        """GC: forgets the fates of transactions that ended through this TSO, where a key has had no other since. (TiKV
+        keeps the newest record of each row; here only primary keys have any, for as long as somebody may ask for them.)
+        """
+        while self._ended and self._ended[0][0] <= safe_point:
+            _, key = self._ended.popleft()
+            entry = self._keys.get(key)
+            if entry and not entry.versions and not entry.locks and entry.writes[-1].commit_ts <= safe_point:
+                del self._keys[key]
 
     def release(self, key: bytes, start_ts: int) -> None:
         """Drops the lock without a record: a transaction of which TiKV knows nothing."""

@@ -75,18 +75,23 @@ class WindowService:
         try:
             reached = self._reach(request.fresh_ts, min(request.wait_ms, _MAX_WAIT_MS) / 1000)
             with self._counting:
-                found = self._store.bounds(
-                    request.lo, reached, request.max_transactions or _MAX, request.max_bytes or _MAX
-                )
-                if found.transactions and found.bytes <= min(request.inline_bytes, _INLINE_BYTES):
-                    window = self._small(request.lo, found.hi)
+                limits = request.max_transactions or _MAX, request.max_bytes or _MAX
+                inline = min(request.inline_bytes, _INLINE_BYTES)
+                small = self._store.small_window(request.lo, reached, limits[0], min(limits[1], inline))
+                if small is not None:
+                    found = small.bounds
+                    window = bytes(small.rows.serialize()) if small.rows is not None else b""
+                else:
+                    found = self._store.bounds(request.lo, reached, *limits)
+                    if found.transactions and found.bytes <= inline:
+                        window = self._whole(request.lo, found.hi)
         except StoreError as error:
             raise _refusal(error) from error
         return pb.window.BoundsResponse(
             max_commit_ts=reached, hi=found.hi, transactions=found.transactions, bytes=found.bytes, window=window
         )
 
-    def _small(self, lo: int, hi: int) -> bytes:
+    def _whole(self, lo: int, hi: int) -> bytes:
         """The window as one record batch; nothing if it can't be read: who reads it then is told why."""
         try:
             batches = list(self._store.read_window(lo, hi, strict=True))

@@ -35,6 +35,8 @@ _GROUP = 4096
 _CHASE_GROUP = 16_384
 _GATHER_S = 0.001
 """Records that come within this after the last ones are indexed together."""
+_LINGER_S, _ENOUGH = 0.05, 64
+"""Records that nobody waits for may wait for so long, or until they are so many: one by one each costs a wake-up."""
 _RETRY_S = 1.0
 _CLOCKS_DIFFER = tso.span(60_000)
 _SYNC_BYTES = 256 << 20
@@ -75,6 +77,7 @@ class Indexer:
         self._late_marks: list[int] = []
         self._marks_in_hand: list[int] = []  # taken and not yet pushed
         self._stepped_at = 0.0
+        self._lingers = self._is_wanted = False
         self._stop = False
         self._stopping = threading.Event()
         self._applied = begin  # the last record that is in the index
@@ -95,9 +98,16 @@ class Indexer:
         self.errors = 0
         self._thread = threading.Thread(target=self._run, name="pump-indexer", daemon=True)
         index.on_damage = self._wake
+        sorter.on_wait = self._hurry
+
+    def _hurry(self) -> None:
+        """Somebody waits for what was offered."""
+        if self._lingers:
+            self._wake()
 
     def _wake(self) -> None:
         with self._lock:
+            self._is_wanted = True
             self._work.notify()
 
     def start(self) -> None:
@@ -122,7 +132,8 @@ class Indexer:
                 return
             self._queue.extend(batches)
             self._queued += count
-            self._work.notify()
+            if not self._lingers or self._queued >= _ENOUGH or self._sorter.is_awaited:
+                self._work.notify()
 
     def mark(self, ts: int) -> None:
         """Queues a mark behind everything offered so far."""
@@ -131,6 +142,7 @@ class Indexer:
                 self._late_marks.append(ts)
             else:
                 self._queue.append(ts)
+                self._is_wanted = True
                 self._work.notify()
 
     def fence(self, passed: threading.Event) -> None:
@@ -140,6 +152,7 @@ class Indexer:
         with self._lock:
             if self._behind is None:
                 self._queue.append(passed)
+                self._is_wanted = True
                 self._work.notify()
 
     # -- asked from anywhere
@@ -233,6 +246,7 @@ class Indexer:
                 self._idle = True
                 if not self._work.wait(self._save_interval):
                     break
+            self._linger()
             since = time.monotonic() - self._stepped_at
             if since < _GATHER_S and self._queued < _GROUP and not self._stop:
                 self._lock.release()  # what comes meanwhile costs a wake-up and a batch less
@@ -245,6 +259,7 @@ class Indexer:
                 taken.append(item)
                 if isinstance(item, Batch):
                     count += len(item.offsets)
+            self._is_wanted = bool(self._queue)
             self._marks_in_hand = [item for item in taken if isinstance(item, int)]
             chase = not taken and self._behind is not None and not self._stop
             self._idle = not taken and not chase
@@ -259,6 +274,19 @@ class Indexer:
             self._chase()
         self._save()
         return True
+
+    def _linger(self) -> None:
+        """With the lock: wait for more to come, as long as nobody waits for what is there."""
+        until = time.monotonic() + _LINGER_S
+        self._lingers = True
+        while (
+            self._queue
+            and self._queued < _ENOUGH
+            and not (self._is_wanted or self._stop or self._sorter.is_awaited)
+            and (left := until - time.monotonic()) > 0
+        ):
+            self._work.wait(left)
+        self._lingers = False
 
     def _take(self, items: list[Batch | int | threading.Event]) -> None:
         """Joins neighbours of one segment, so that the index is written in large batches."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,6 +53,8 @@ class Sorter:
         self._lock = threading.Lock()
         self._moved = threading.Condition(self._lock)
         self._waiters = 0
+        self.on_wait: Callable[[], None] = lambda: None
+        """called when somebody begins to wait; must be quick"""
         self._open: dict[int, list[Any]] = {}
         root: list[Any] = [None, None, 0, max_commit_ts, handled.fid, handled.offset, 0, 0.0, 0.0]
         root[_PREV] = root[_NEXT] = root
@@ -68,6 +70,11 @@ class Sorter:
         """Every commit through it is in the index."""
         root = self._root
         return int(max(root[_COMMIT], root[_MARK]))
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for it to go on."""
+        return self._waiters > 0
 
     def handled(self) -> tuple[Pointer, int]:
         """The record of the highest commit that has left the queue, and its timestamp: what is worth saving."""
@@ -195,6 +202,7 @@ class Sorter:
         if self.max_commit_ts < ts and timeout_s > 0:
             with self._lock:
                 self._waiters += 1
+                self.on_wait()
                 try:
                     self._moved.wait_for(lambda: self.max_commit_ts >= ts, timeout_s)
                 finally:
@@ -206,16 +214,18 @@ class Sorter:
         if self.newest <= ts and timeout_s > 0:
             with self._lock:
                 self._waiters += 1
+                self.on_wait()
                 try:
                     self._moved.wait_for(lambda: self.newest > ts, timeout_s)
                 finally:
                     self._waiters -= 1
         return self.newest > ts
 
-    def wake(self) -> None:
-        """Lets everybody who waits look again (the store is closing)."""
+    def close(self) -> None:
+        """Lets everybody who waits look again, and go of whoever listened, and so of the files that it holds."""
         with self._lock:
             self._moved.notify_all()
+        self.on_wait = lambda: None
 
     def long_transactions(self) -> dict[int, int]:
         """commit_ts -> start_ts of the transactions whose Prewrite lies more than LONG_TRANSACTION before their Commit:

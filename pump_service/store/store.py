@@ -29,6 +29,7 @@ from pump_service.store.records import MAX_TS, Bounds, Entity, Record, Resolver,
 from pump_service.store.recovery import begin_of_indexing
 from pump_service.store.resolving import Resolving, ResolvingTimes
 from pump_service.store.segment import Pointer
+from pump_service.store.small_window import SmallWindow, SmallWindows
 from pump_service.store.sorter import Sorter
 from pump_service.store.space import SpaceWatch
 from pump_service.store.value_log import ValueLog
@@ -77,6 +78,7 @@ class Store:
         )
         indexer = self._indexer
         self._reader = WindowReader(self._log, self._index, lambda: indexer.gaps)
+        self._small = SmallWindows(self._log, self._index)
         self._collector = Collector(self._log, self._index, self._sorter, self._indexer, self._reader)
         self._space = SpaceWatch(data_dir, options.stop_write_at_available_space, options.space_check_interval_s)
         self._resolving = (
@@ -206,6 +208,19 @@ class Store:
             return Bounds(lo, 0, 0)
         found = self._reader.bounds(lo, hi, max_transactions, max_bytes)
         self._check_purged(lo)  # else what was removed meanwhile isn't counted
+        return found
+
+    def small_window(self, lo: int, hi: int, max_transactions: int, max_bytes: int) -> SmallWindow | None:
+        """All that is readable of (lo, hi], bounds and transactions at once, at a fraction of the price; None if it
+        isn't little, is beyond a limit, or is in any way not as it mostly is: then `bounds` and `read_window` tell.
+        WindowPurgedError as in `bounds`.
+        """
+        self._check_purged(lo)
+        hi = min(hi, self.max_commit_ts)
+        if hi <= lo or self._indexer.gaps:
+            return None
+        found = self._small.read(lo, hi, max_transactions, max_bytes)
+        self._check_purged(lo)  # else what was removed meanwhile isn't in it
         return found
 
     def read_window(self, lo: int, hi: int, *, strict: bool = False) -> Iterator[pa.RecordBatch]:
@@ -384,7 +399,7 @@ class Store:
                 self._resolving.close()
             self._writer.close()
             indexed = self._indexer.close(30)
-            self._sorter.wake()
+            self._sorter.close()
             self._space.close()
             with self._gc_lock:
                 if self._writer.failure is None:

@@ -116,9 +116,13 @@ class Writer:
             if self.failure is None:
                 if self._closing:
                     raise StoreClosedError("the store is closed")
-                self._queue.append(_Submission((), 0, None, ts, 0.0))
-                if self._waiting:
-                    self._work.notify()
+                if not (self._waiting and not self._queue and not self._elsewhere):
+                    self._queue.append(_Submission((), 0, None, ts, 0.0))
+                    if self._waiting:
+                        self._work.notify()
+                    return
+                # Nothing is queued or being written: what was acknowledged is with the indexer already.
+                self._indexer.mark(ts)
                 return
         self._indexer.mark(ts)
 

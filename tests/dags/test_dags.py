@@ -6,7 +6,9 @@ import subprocess
 import sys
 import time
 from copy import deepcopy
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -101,6 +103,18 @@ def test_replicate_runs_continuously_one_run_at_a_time_with_land_and_apply_side_
     assert not dag.get_task("land").downstream_list
     assert not dag.get_task("apply").downstream_list
     assert dag.get_task("land").retries >= 100
+
+
+def test_a_task_of_replicate_that_was_started_again_ends_with_its_run(dag_bag, tmp_path, monkeypatch):
+    (tmp_path / "sluice.toml").write_text(
+        f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "file://{tmp_path}/relay"\n[downstream]\nhost ='
+        ' "127.0.0.1"\nport = 1\n'
+    )
+    monkeypatch.setenv("SLUICE_CONFIG", str(tmp_path / "sluice.toml"))
+    monkeypatch.setattr("etl.airflow_run.LEAST_S", 0.1)
+    run = SimpleNamespace(start_date=datetime.now(UTC) - timedelta(days=1))
+    params = {"run_seconds": 86_000, "mode": "as in sluice.toml", "until": None}
+    dag_bag.dags["replicate"].get_task("land").python_callable(params=params, dag_run=run)
 
 
 def test_archive_makes_passes_then_compacts_then_removes_and_stops_for_people(dag_bag):

@@ -38,6 +38,8 @@ from upstream.tikv.meta import hash_field_key
 _KEPT_TABLES, _KEPT_ROWS = 8, 10_000
 """How many tables' rows are kept as they were read last, and up to which size: chunks are read one after the other."""
 _SLICE = 4096
+_WAITING = 1000
+"""Transactions that wait to be taken in; with more, each that comes takes in another one."""
 _INSERT, _UPDATE, _DELETE = 0, 1, 4
 
 Stored = Mapping[int, Datum]
@@ -61,18 +63,26 @@ class Catalog:
 
 @dataclass(slots=True)
 class _Chain:
-    """The versions of one row, ascending; None is a deletion."""
+    """The versions of one row, ascending; None is a deletion. Others read it meanwhile."""
 
-    times: list[int] = field(default_factory=list)
-    rows: list[Stored | None] = field(default_factory=list)
+    versions: list[tuple[int, Stored | None]] = field(default_factory=list)
 
     def put(self, ts: int, row: Stored | None) -> None:
-        self.rows.append(row)  # first: readers look at the times
-        self.times.append(ts)
+        self.versions.append((ts, row))
 
     def at(self, ts: int) -> Stored | None:
-        found = bisect.bisect_right(self.times, ts)
-        return self.rows[found - 1] if found else None
+        versions = self.versions
+        if len(versions) == 1:
+            return versions[0][1] if versions[0][0] <= ts else None
+        found = bisect.bisect_right(versions, ts, key=_time)
+        return versions[found - 1][1] if found else None
+
+    def drop(self, ts: int) -> bool:
+        """Without the versions that nobody can see from `ts` on; whether nothing is left but a deletion."""
+        found = bisect.bisect_right(self.versions, ts, key=_time)
+        if found > 1:
+            self.versions = self.versions[found - 1 :]
+        return len(self.versions) == 1 and self.versions[0][1] is None
 
 
 class Versions:
@@ -96,6 +106,9 @@ class Versions:
         self._recent: dict[tuple[int, int], list[list[Any]]] = {}
         self._ordered: dict[int, list[tuple[Key, _Chain]]] = {}
         self._coming: deque[tuple[int, bytes | Job]] = deque()
+        self._safe_point = 0
+        self._deleted: deque[tuple[int, int, Key]] = deque()
+        """Deletions: when, of which table, the row."""
         self._fresh: dict[int, list[tuple[Key, _Chain]]] = {}
         self._history = SchemaHistory()
 
@@ -115,9 +128,27 @@ class Versions:
 
     def follow(self, ts: int, event: bytes | Job) -> None:
         """A transaction was committed at `ts`, or a DDL job finished, after what the recording holds. `event`: the
-        Prewrite, or the job. It is taken in when somebody reads: a workload isn't slowed down.
+        Prewrite, or the job. Most are taken in when somebody reads: a short workload isn't slowed down.
         """
         self._coming.append((ts, event))
+        if len(self._coming) > _WAITING and (self._loaded or self._recording is None):
+            if not self._lock.acquire(blocking=False):
+                return  # who reads takes in all
+            try:
+                self._take_in()
+                self._take_in()
+            finally:
+                self._lock.release()
+
+    def drop(self, safe_point: int) -> None:
+        """TiDB's GC: nobody reads below this TSO any longer."""
+        with self._lock:
+            self._safe_point = max(self._safe_point, safe_point)
+            while self._deleted and self._deleted[0][0] <= self._safe_point:
+                _, table_id, key = self._deleted.popleft()
+                chain = self._rows.get(table_id, {}).get(key)
+                if chain is not None and chain.drop(self._safe_point):
+                    del self._rows[table_id][key]
 
     def rows(self, table: Table, ts: int, low: Any = None, high: Any = None) -> Iterator[list[Any]]:
         """The rows of a table as of `ts` in the order of their keys: values of its stored columns, then the row id if
@@ -188,12 +219,16 @@ class Versions:
                 self._replay(self._recording)
             self._loaded = True
             while self._coming:
-                ts, event = self._coming.popleft()
-                if isinstance(event, Job):
-                    self._know(event)
-                    self._alter(ts, event, self._history)
-                else:
-                    self._change(ts, event)
+                self._take_in()
+
+    def _take_in(self) -> None:
+        if self._coming:
+            ts, event = self._coming.popleft()
+            if isinstance(event, Job):
+                self._know(event)
+                self._alter(ts, event, self._history)
+            else:
+                self._change(ts, event)
 
     def _replay(self, recording: Recording) -> None:
         transactions = recording.transactions()
@@ -257,7 +292,9 @@ class Versions:
         """`left`: the partition in which the row was, if that is gone."""
         place, *handle = self._key(table, row)
         key = (place if left is None else left, *handle)
-        self._chain(table.id, key).put(ts, row)
+        chain = self._chain(table.id, key)
+        chain.put(ts, row)
+        chain.drop(self._safe_point)
 
     def _remove(self, table: Table, ts: int, row: Stored) -> int | None:
         """Where it was, if that is a partition that is gone: a late transaction may still change rows there."""
@@ -269,7 +306,9 @@ class Versions:
                 if (gone, *handle) in chains:
                     chains[(gone, *handle)].put(ts, None)
                     return gone
-        self._chain(table.id, (place, *handle)).put(ts, None)
+        key = (place, *handle)
+        self._chain(table.id, key).put(ts, None)
+        self._deleted.append((ts, table.id, key))
         return None
 
     def _key(self, table: Table, row: Stored) -> Key:
@@ -332,6 +371,10 @@ class Versions:
     def _live(self, table_id: int, ts: int) -> list[tuple[Key, Stored]]:
         chains = self._rows.get(table_id, {})
         return [(key, row) for key, chain in chains.items() if (row := chain.at(ts)) is not None]
+
+
+def _time(version: tuple[int, Stored | None]) -> int:
+    return version[0]
 
 
 def _place(item: tuple[Key, _Chain]) -> Key:

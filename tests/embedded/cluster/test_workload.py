@@ -3,6 +3,7 @@ import json
 import time
 
 import pyarrow as pa
+import pymysql
 import pytest
 
 from embedded.cluster.control import Refused
@@ -94,6 +95,35 @@ def test_a_workload_is_a_consistent_history_that_a_prober_can_follow(stack):
     assert {v.schema_version for v in mine} == {version}
     assert {ts for ts, m in committed_in_order(journal) if not m.ddl_job_id} == {entry[0] for entry in log.values()}
     assert all(abs(entry[1] / 1000 - time.time()) < 60 for entry in log.values())
+
+
+def test_garbage_collection_in_the_middle_takes_nothing_that_can_be_read_afterwards(stack):
+    started, journal = stack
+    options = {"rate": "max", "rows": 4, "tables": 2, "row_bytes": 50, "updates": 0.4, "deletes": 0.4, "database": "gc"}
+    first = run(started, transactions=1500, **options)["first"]
+    with PDClient(started.url, timeout_s=60) as pd:
+        assert started.post("/gc", safe_point=(safe_point := pd.tso())) == {"safe_point": safe_point}
+        status = run(started, transactions=1500, **options)
+        assert len(started.get("/commits")) == 1500 + 1, "those before but for the newest are forgotten"
+        contents = replayed(journal, tables_of(started)[0])
+        for _ in range(2):
+            for name in ("txn", "load_1", "load_2"):
+                found = {row["id"]: row for row in rows_of(started, f"gc.{name}")}
+                assert found == contents["gc", name]
+            started.post("/gc", safe_point=pd.tso())
+    assert set(contents["gc", "txn"]) == set(range(first, status["latest"] + 1))
+    assert len(contents["gc", "load_1"]) < 1500, "rows went"
+
+
+def rows_of(started, table):
+    with (
+        pymysql.connect(
+            host="127.0.0.1", port=started.sql, user="root", cursorclass=pymysql.cursors.DictCursor
+        ) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute(f"SELECT * FROM {table}")
+        return cursor.fetchall()
 
 
 def test_its_tables_come_from_ddl_jobs_that_reach_the_history_after_their_binlog(stack):

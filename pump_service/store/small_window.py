@@ -1,0 +1,144 @@
+"""A window of few transactions, read at one go: how many they are, and what they are.
+
+`WindowReader` works on whole arrays, which costs as much for three records as for a hundred. Behind steady traffic
+nearly all windows have a few records that lie side by side; these are read with one call and looked at one by one.
+Whatever isn't as it mostly is, is left to `WindowReader`, which also knows what to say of it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from errors import Signal
+from pump_service.store.index import Index
+from pump_service.store.records import Bounds
+from pump_service.store.segment import HEADER, RECORD_MAGIC, crc32c
+from pump_service.store.value_log import ValueLog
+from upstream.binlog_kinds import COMMIT
+from upstream.window_schema import WINDOW_SCHEMA
+
+_ENTRIES = 128
+_RUN_BYTES = 256 << 10
+_AHEAD = 4 << 10  # read behind where the last record begins: most end there
+_ROW_BYTES = 24  # of a window's row beside its payload, as `WindowReader.bounds` counts them
+# As TiDB writes them: the fields in order, timestamps of nine bytes, a Prewrite's commit_ts 0.
+_PREWRITE = re.compile(rb"\x08\x00\x10([\x80-\xff]{8}[\x00-\x7f])\x18\x00", re.DOTALL)
+_VERDICT = re.compile(rb"\x08([\x01\x02])\x10([\x80-\xff]{8}[\x00-\x7f])\x18([\x80-\xff]{8}[\x00-\x7f])", re.DOTALL)
+
+
+class SmallWindow(NamedTuple):
+    """A whole window: how far it reaches, and its transactions in WINDOW_SCHEMA; None if there are none."""
+
+    bounds: Bounds
+    rows: pa.RecordBatch | None
+
+
+class _Unusual(Signal):
+    """The window is WindowReader's."""
+
+
+class SmallWindows:
+    """Any number of threads may read at once."""
+
+    def __init__(self, value_log: ValueLog, index: Index) -> None:
+        self._log, self._index = value_log, index
+
+    def read(self, after: int, through: int, max_transactions: int, max_bytes: int) -> SmallWindow | None:
+        """All transactions with commit_ts in (after, through]. None if they pass one of the limits, if what is to be
+        read for them isn't little and in one place, or if anything of it can't be read, is damaged, missing or not as
+        TiDB writes it. `through` must not be beyond max_commit_ts.
+        """
+        timestamps, fids, offsets = (column.tolist() for column in self._index.range(after, through, _ENTRIES))
+        if len(timestamps) == _ENTRIES or fids.count(fids[0] if fids else 0) != len(fids):
+            return None
+        try:
+            payloads = self._payloads(fids[0], offsets) if fids else []
+            found = self._transactions(list(zip(timestamps, payloads, strict=True)))
+        except _Unusual:
+            return None
+        size = sum(len(payload) + _ROW_BYTES for _, _, payload in found)
+        if len(found) > max_transactions or size > max_bytes:
+            return None
+        if not found:
+            return SmallWindow(Bounds(through, 0, 0), None)
+        columns = [pa.array(values, field.type) for values, field in zip(zip(*found, strict=True), WINDOW_SCHEMA)]
+        return SmallWindow(Bounds(through, len(found), size), pa.record_batch(columns, schema=WINDOW_SCHEMA))
+
+    def _payloads(self, fid: int, offsets: list[int]) -> list[bytes]:
+        """What the records at these places of a segment hold. Raises _Unusual."""
+        segment = self._log.segment(fid)
+        first, last = min(offsets), max(offsets)
+        if segment is None or last - first > _RUN_BYTES:
+            raise _Unusual
+        data = segment.pread(first, last - first + _AHEAD)
+        payloads = []
+        for offset in offsets:
+            begin = offset - first + HEADER.size
+            if begin > len(data):
+                raise _Unusual
+            magic, length, crc = HEADER.unpack_from(data, begin - HEADER.size)
+            if magic != RECORD_MAGIC or length > _RUN_BYTES:
+                raise _Unusual
+            if begin + length > len(data):
+                data = segment.pread(first, begin + length)
+            payload = data[begin : begin + length]
+            if len(payload) != length or crc32c(payload) != crc:
+                raise _Unusual
+            payloads.append(payload)
+        return payloads
+
+    def _transactions(self, records: list[tuple[int, bytes]]) -> list[tuple[int, int, bytes]]:
+        """commit_ts, start_ts and Prewrite of the transactions that commit among records, which are given with the
+        timestamps they are indexed by, ascending. Raises _Unusual.
+        """
+        prewrites: dict[int, bytes] = {}
+        commits: list[tuple[int, int]] = []
+        for ts, payload in records:
+            verdict = _VERDICT.match(payload)
+            if verdict is None:
+                prewrites[ts] = _checked_prewrite(ts, payload)
+                continue
+            kind, start, commit = verdict.groups()
+            start_ts = _nine(start)
+            if _nine(commit) != ts:
+                raise _Unusual
+            if kind[0] == COMMIT and start_ts != ts:  # else it is a fake binlog
+                commits.append((ts, start_ts))
+        return [
+            (commit_ts, start_ts, prewrites.get(start_ts) or self._older_prewrite(start_ts))
+            for commit_ts, start_ts in commits
+        ]
+
+    def _older_prewrite(self, start_ts: int) -> bytes:
+        """One that lies before the window. Raises _Unusual."""
+        pointer = self._index.get(start_ts)
+        if pointer is None:
+            raise _Unusual
+        return _checked_prewrite(start_ts, self._payloads(pointer.fid, [pointer.offset])[0])
+
+
+def _checked_prewrite(ts: int, payload: bytes) -> bytes:
+    """The payload, if it is the Prewrite that began then. Raises _Unusual."""
+    prewrite = _PREWRITE.match(payload)
+    if prewrite is None or _nine(prewrite[1]) != ts:
+        raise _Unusual
+    return payload
+
+
+def _nine(data: bytes) -> int:
+    """The value of a varint of nine bytes."""
+    value = int.from_bytes(data, "little")
+    return (
+        (value & 0x7F)
+        | (value >> 1 & 0x7F << 7)
+        | (value >> 2 & 0x7F << 14)
+        | (value >> 3 & 0x7F << 21)
+        | (value >> 4 & 0x7F << 28)
+        | (value >> 5 & 0x7F << 35)
+        | (value >> 6 & 0x7F << 42)
+        | (value >> 7 & 0x7F << 49)
+        | (value >> 8 & 0x7F << 56)
+    )

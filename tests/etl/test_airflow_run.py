@@ -1,0 +1,35 @@
+"""What an Airflow run tells."""
+
+import time
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+
+from etl.airflow_run import LEAST_S, RunTime
+
+
+def began(seconds_ago):
+    return SimpleNamespace(start_date=datetime.fromtimestamp(time.time() - seconds_ago, UTC))
+
+
+def test_all_tasks_of_a_run_end_at_one_moment_whenever_each_was_started():
+    run = began(60)
+    first, again = RunTime.of(300, run), RunTime.of(300, run)
+    assert first == again
+    assert first.left_s() == pytest.approx(240, abs=20)
+
+
+@pytest.mark.parametrize("seconds_ago", [299, 301, 10_000])
+def test_a_task_that_was_started_when_its_runs_time_was_over_is_not_useless(seconds_ago):
+    assert RunTime.of(300, began(seconds_ago)).left_s() == LEAST_S
+    assert RunTime.of(2, began(seconds_ago)).left_s() == 2
+
+
+def test_a_clock_behind_the_schedulers_makes_no_run_longer():
+    assert RunTime.of(300, began(-1_000)).left_s() == 300
+
+
+@pytest.mark.parametrize("dag_run", [None, SimpleNamespace(start_date=None)])
+def test_without_an_airflow_the_run_begins_now(dag_run):
+    assert RunTime.of(300, dag_run).left_s() == pytest.approx(300, abs=20)
