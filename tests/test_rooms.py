@@ -130,6 +130,7 @@ UPSTREAM = {
     "kernel": set(),
     "rename_statement": set(),
     "rpc": set(),
+    "lean": {"rpc"},
     "time_zone": set(),
     "tso": set(),
     "window_schema": set(),
@@ -150,10 +151,10 @@ UPSTREAM = {
     "history": {"by_id", "ddl_actions", "ddl_job", "job", "old_collations", "rename_statement", "schema", "tso"},
     "packed_jobs": {"job", "schema"},
     "job_versions": {"ddl_actions", "ddl_job", "history", "job", "schema", "tso"},
-    "pd": {"backoff", "codec", "pb", "rpc", "tso"},
+    "pd": {"backoff", "codec", "lean", "pb", "rpc", "tso"},
     "tikv": {"backoff", "codec", "pb", "pd", "rpc", "schema", "tso"},
-    "etcd": {"backoff", "pb", "rpc"},
-    "pumps": {"etcd", "pb", "pd", "rpc", "tso", "window_schema"},
+    "etcd": {"backoff", "lean", "pb", "rpc"},
+    "pumps": {"etcd", "lean", "pb", "pd", "rpc", "tso", "window_schema"},
     "__init__": {"etcd", "pd", "pumps", "rpc", "tikv"},
 }  # fmt: skip
 """The same of `upstream`."""

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from etl.explode import STATS_SCHEMA, TASK_SCHEMA, LandRanges
@@ -46,12 +47,19 @@ class LandedPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """`began` on the clock of time.perf_counter."""
+    """`began` on the clock of time.perf_counter. `future`: None where whoever takes it up does it: nothing else is to
+    be begun meanwhile, so no other thread need be woken.
+    """
 
     plan: Plan
     stages_ms: dict[str, float]
     began: float
-    result: Future[JobResult]
+    work: Callable[[], JobResult]
+    future: Future[JobResult] | None
+
+    def result(self) -> JobResult:
+        """Once it is there. Raises as LandingJob.run."""
+        return self.work() if self.future is None else self.future.result()
 
 
 class JobsAhead:
@@ -133,16 +141,16 @@ class JobsAhead:
             self._begun += 1
             began = time.perf_counter()
             alone = not self._running
-            wanted = plan, f"{token}.{self._begun}", _JOB_TIMEOUT_S, skips()
-            result = self._threads.submit(job.run, *wanted, alone=alone)
-            self._running.append(_Running(plan, stages, began, result))
+            work = partial(job.run, plan, f"{token}.{self._begun}", _JOB_TIMEOUT_S, skips(), alone=alone)
+            future = self._threads.submit(work) if plan.limited or not alone else None
+            self._running.append(_Running(plan, stages, began, work, future))
 
     def take(self) -> LandedPlan | None:
         """Wait for the first job and take its result up; None if none is under way. Raises as LandingJob.run."""
         if not self._running:
             return None
         running = self._running[0]
-        result = running.result.result()
+        result = running.result()
         self._running.popleft()
         return LandedPlan(running.plan, result, running.stages_ms | {"job": ms_since(running.began)})
 
@@ -155,7 +163,7 @@ class JobsAhead:
         if self._running and self._spark is not None:
             with contextlib.suppress(Exception):
                 self._spark.interruptAll()
-            wait([running.result for running in self._running], timeout=_ABANDON_S)
+            wait([running.future for running in self._running if running.future], timeout=_ABANDON_S)
         self._running.clear()
 
     def disconnect(self) -> None:

@@ -14,11 +14,12 @@ and its Prewrite is there already.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ from upstream import tso
 if TYPE_CHECKING:
     from etl.settings import Window as WindowSettings
     from upstream import TLS, NodeStatus, PumpReader, WindowBounds
-    from upstream.pumps import Follower
+    from upstream.pumps import BegunBounds, Follower
 
 _BARRIER_WAIT_MS = 100
 _NEWS_WAIT_MS = 1_000
@@ -139,11 +140,11 @@ class Planner:
                 " restored cluster? Waiting until it has caught up"
             )
         early = [pump for pump in self._counted if pump.host in self._readers]
-        asked = {_key(pump): self._threads.submit(self._bounds, pump, lo, fresh_ts) for pump in early}
+        asked = {_key(pump): self._ask(pump, lo, fresh_ts) for pump in early}
         try:
             counting = self._counting()
         except BaseException:
-            wait(asked.values())
+            _settle(asked.values())
             raise
         hosts = {pump.host for pump in counting}
         for host in self._followers.keys() - hosts:
@@ -151,13 +152,13 @@ class Planner:
         for host in self._readers.keys() - hosts:
             self._readers.pop(host).close()
         if any(_key(pump) not in asked for pump in counting):
-            wait(asked.values())  # one that is registered anew may be at the same address
-        futures = [asked.get(_key(pump)) or self._threads.submit(self._bounds, pump, lo, fresh_ts) for pump in counting]
+            _settle(asked.values())  # one that is registered anew may be at the same address
+        questions = [asked.get(_key(pump)) or self._ask(pump, lo, fresh_ts) for pump in counting]
         self._counted = counting
-        failures = [failure for future in futures if (failure := future.exception()) is not None]
+        failures = [failure for question in questions if (failure := question.failure()) is not None]
         if failures:
             raise failures[0]
-        bounds = [future.result() for future in futures]
+        bounds = [question.answer() for question in questions]
         slowest, bound = min(zip(counting, bounds), key=lambda pair: pair[1].hi)
         hi = min(fresh_ts, bound.hi)
         slack = _FAKES_EVERY if slowest.host in self._followers else 0
@@ -218,6 +219,13 @@ class Planner:
             reader.close()
         self._followers.clear()
         self._readers.clear()
+
+    def _ask(self, pump: NodeStatus, lo: int, fresh_ts: int) -> _Question:
+        """Ask for a pump's bounds; its answer is waited for later."""
+        reader = self._readers.get(pump.host) if pump.host not in self._followers else None
+        limits = self._limits.max_transactions, self._limits.max_bytes
+        begun = reader.begin_bounds(lo, fresh_ts, _BARRIER_WAIT_MS, *limits, _INLINE_BYTES) if reader else None
+        return _Question(begun, lambda: self._threads.submit(self._bounds, pump, lo, fresh_ts))
 
     def _bounds(self, pump: NodeStatus, lo: int, fresh_ts: int) -> WindowBounds:
         import grpc
@@ -298,6 +306,48 @@ class Planner:
             raise
         self._followers[pump.host] = follower
         return follower.bounds(lo)
+
+
+class _Question:
+    """A pump that has been asked for its bounds: over a connection that this thread reads, or else by another one."""
+
+    def __init__(self, begun: BegunBounds | None, by_thread: Callable[[], Future[WindowBounds]]) -> None:
+        self._begun = begun
+        self._by_thread = by_thread
+        self._future = by_thread() if begun is None else None
+
+    def settle(self) -> Future[WindowBounds]:
+        """Wait for what has become of it."""
+        if self._future is None:
+            self._future = self._received()
+        self._future.exception()
+        return self._future
+
+    def failure(self) -> BaseException | None:
+        """Why there is no answer."""
+        return self.settle().exception()
+
+    def answer(self) -> WindowBounds:
+        """The bounds. Raises as `Planner._bounds`."""
+        return self.settle().result()
+
+    def _received(self) -> Future[WindowBounds]:
+        from upstream import PumpReadError
+
+        assert self._begun is not None
+        answer = None
+        with contextlib.suppress(PumpReadError):  # asked again it says so again, and whose it is
+            answer = self._begun.get()
+        if answer is None:
+            return self._by_thread()
+        found: Future[WindowBounds] = Future()
+        found.set_result(answer)
+        return found
+
+
+def _settle(questions: Iterable[_Question]) -> None:
+    for question in list(questions):
+        question.settle()
 
 
 def _key(pump: NodeStatus) -> tuple[str, str, str]:

@@ -35,6 +35,8 @@ class PDClient:
         self._lock = threading.Lock()
         self._refreshing = threading.Lock()
         self._channels = Channels(tls)
+        self.is_plain = tls is None
+        """whether it is reached without TLS"""
         self._members: list[str] = []
         self._leader: str | None = None
         self._cluster_id = 0

@@ -11,9 +11,11 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Protocol
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from upstream import pb, tso
 from upstream.backoff import Backoff, Deadline
+from upstream.lean import LeanConnection, LeanError, LeanPlace
 from upstream.pd.errors import PDError, worth_retrying
 from upstream.rpc import describe, status
 
@@ -22,6 +24,8 @@ _GRACE_S = 0.2  # the worker, which knows the reason of a failure, speaks first
 
 class Leader(Protocol):
     """What the stream needs of PDClient: the way to PD's leader."""
+
+    is_plain: bool
 
     @property
     def urls(self) -> list[str]: ...
@@ -49,9 +53,16 @@ class TsoStream:
         self._sent_at: float | None = None
         self._requests: queue.SimpleQueue[pb.pd.TsoRequest | None] = queue.SimpleQueue()
         self._url = ""
+        self._lean: LeanPlace | None = None
+        self._lean_call: tuple[LeanConnection, int] | None = None
+        self._turn = threading.Lock()
+        """whose the stream is: the worker's, or that of a sole caller, who needs no other thread"""
 
     def get(self) -> int:
         """One timestamp. PDError when the time-out passes or PD's clock went backwards."""
+        alone = self._asked_here()
+        if alone is not None:
+            return alone
         future: Future[int] = Future()
         with self._wakeup:
             if self._closed:
@@ -100,7 +111,26 @@ class TsoStream:
                 return
             batch = [future for future in batch if future.set_running_or_notify_cancel()]
             if batch:
-                self._serve(batch)
+                with self._turn:
+                    self._serve(batch)
+
+    def _asked_here(self) -> int | None:
+        """A timestamp, if the stream is there and nobody else wants one; whatever is wrong the worker finds out."""
+        if self._lean_call is None or self._waiting or not self._turn.acquire(blocking=False):
+            return None
+        try:
+            response = None if self._lean_call is None else self._ask_leanly(1, Backoff(Deadline(self._timeout_s)))
+            if response is None:
+                return None
+            ts, _ = self._granted(response, 1)
+            if ts <= self._last:
+                return None
+            self._last = ts
+        except ValueError:
+            return None
+        finally:
+            self._turn.release()
+        return ts
 
     def _serve(self, batch: list[Future[int]]) -> None:
         backoff = Backoff(Deadline(self._timeout_s))
@@ -141,6 +171,20 @@ class TsoStream:
 
     def _ask(self, count: int, backoff: Backoff) -> tuple[int, int]:
         """(largest timestamp granted, distance between neighbours)."""
+        response = self._ask_leanly(count, backoff) if self._client.is_plain and self._call is None else None
+        if response is None:
+            response = self._ask_by_grpc(count, backoff)
+        return self._granted(response, count)
+
+    @staticmethod
+    def _granted(response: pb.pd.TsoResponse, count: int) -> tuple[int, int]:
+        problem = response.header.error
+        if problem.type != pb.pd.OK or response.count != count:
+            raise ValueError(f"unexpected answer: {problem.message or f'{response.count} instead of {count}'}")
+        stamp = response.timestamp
+        return tso.compose(stamp.physical, stamp.logical), 1 << stamp.suffix_bits
+
+    def _ask_by_grpc(self, count: int, backoff: Backoff) -> pb.pd.TsoResponse:
         if self._call is None:
             self._open(backoff)
         self._sent_at = time.monotonic()
@@ -149,11 +193,32 @@ class TsoStream:
             response: pb.pd.TsoResponse = next(self._call)
         finally:
             self._sent_at = None
-        problem = response.header.error
-        if problem.type != pb.pd.OK or response.count != count:
-            raise ValueError(f"unexpected answer: {problem.message or f'{response.count} instead of {count}'}")
-        stamp = response.timestamp
-        return tso.compose(stamp.physical, stamp.logical), 1 << stamp.suffix_bits
+        return response
+
+    def _ask_leanly(self, count: int, backoff: Backoff) -> pb.pd.TsoResponse | None:
+        """The answer; None where grpcio has to ask."""
+        call = self._lean_call
+        if call is None:
+            self._url, _ = self._client.leader_channel(backoff)
+            if self._lean is None or self._lean.url != self._url:
+                self._lean = LeanPlace(self._url, min(self._attempt_s, 1.0))
+        lean = self._lean
+        assert lean is not None
+        request = pb.pd.TsoRequest(header=self._client.header(), count=count).SerializeToString()
+        try:
+            if call is None:
+                connection = lean.connection()
+                if connection is None:
+                    return None
+                call = self._lean_call = connection, connection.begin("/pdpb.PD/Tso", request, more=True)
+            else:
+                call[0].send(call[1], request)
+            answer: pb.pd.TsoResponse = pb.pd.TsoResponse.FromString(call[0].receive(call[1]))
+        except (LeanError, DecodeError):
+            self._lean_call = None
+            lean.failed()
+            return None
+        return answer
 
     def _open(self, backoff: Backoff) -> None:
         self._url, channel = self._client.leader_channel(backoff)
@@ -172,6 +237,9 @@ class TsoStream:
 
     def _drop_stream(self) -> None:
         call, self._call = self._call, None
+        lean, self._lean_call = self._lean, None
+        if lean is not None:
+            lean.close()
         self._requests.put(None)  # ends the thread in which grpc reads feed()
         if call is not None:
             call.cancel()

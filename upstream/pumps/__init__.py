@@ -2,9 +2,10 @@
 
 from upstream.pumps.client import PumpClient, PumpWriteError, WriteTimes
 from upstream.pumps.pulled_window import CommitsGoneError, Follower, as_prewrite, check_not_purged, pulled_window
-from upstream.pumps.reader import Entity, PumpReader, PumpReadError, WindowBounds, handed_window
+from upstream.pumps.reader import BegunBounds, Entity, PumpReader, PumpReadError, WindowBounds, handed_window
 
 __all__ = [
+    "BegunBounds",
     "CommitsGoneError",
     "Entity",
     "Follower",

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from errors import SluiceError
 from upstream import pb
+from upstream.lean import LeanConnection, LeanError, LeanPlace
 from upstream.rpc import TLS, describe, open_channel, status
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _Bytes = bytes
 _STREAM_BUFFER = 1 << 20
+_LEAN_S = 1.0
 _END_OF_STREAM = bytes.fromhex("ffffffff00000000")
 
 
@@ -63,6 +65,22 @@ class Entity:
     payload: bytes
 
 
+class BegunBounds:
+    """A pump's bounds that have been asked for."""
+
+    def __init__(self, reader: PumpReader, connection: LeanConnection, stream: int, lo: int) -> None:
+        self._reader, self._connection, self._stream, self._lo = reader, connection, stream, lo
+
+    def get(self) -> WindowBounds | None:
+        """The answer; None if it has to be asked for by `PumpReader.bounds`. Raises PumpReadError."""
+        try:
+            answer = pb.window.BoundsResponse.FromString(self._connection.finish(self._stream))
+        except (LeanError, DecodeError):
+            self._reader._forget_lean()
+            return None
+        return self._reader._checked(answer, self._lo)
+
+
 class PumpReader:
     """Thread-safe. `host` is "ip:port", `timeout_s` how long the pump may stay silent in the middle of an answer.
 
@@ -77,6 +95,29 @@ class PumpReader:
         # Original pumps hang up on who pings an idle connection too often.
         self._channel = open_channel(host, tls, keepalive_ms=30_000)
         self._closed = False
+        self._lean = LeanPlace(host, min(timeout_s, _LEAN_S)) if tls is None else None
+
+    def begin_bounds(  # noqa: PLR0913 as the call is
+        self,
+        lo: int,
+        fresh_ts: int,
+        wait_ms: int = 0,
+        max_transactions: int = 0,
+        max_bytes: int = 0,
+        inline_bytes: int = 0,
+    ) -> BegunBounds | None:
+        """As `bounds`, while the caller does something else; None where it can't be done so. For one thread."""
+        connection = self._lean.connection() if self._lean is not None and not self._closed else None
+        if connection is None:
+            return None
+        wanted = self._wanted(lo, fresh_ts, wait_ms, max_transactions, max_bytes, inline_bytes)
+        try:
+            return BegunBounds(
+                self, connection, connection.begin("/sluice.Window/Bounds", wanted.SerializeToString()), lo
+            )
+        except LeanError:
+            self._forget_lean()
+            return None
 
     def bounds(  # noqa: PLR0913 as the call is
         self,
@@ -91,24 +132,23 @@ class PumpReader:
         begins at `lo` (TSO, exclusive) may reach within the limits (0: no limit): not beyond `lo` while the mark is
         below that. A window of at most `inline_bytes` comes with the answer, unless the pump is an older one.
         """
-        request = pb.window.BoundsRequest(
-            cluster_id=self._cluster_id,
-            lo=lo,
-            fresh_ts=fresh_ts,
-            wait_ms=wait_ms,
-            max_transactions=max_transactions,
-            max_bytes=max_bytes,
-            inline_bytes=inline_bytes,
-        )
+        wanted = self._wanted(lo, fresh_ts, wait_ms, max_transactions, max_bytes, inline_bytes)
         try:
             call = self._channel.unary_unary(
                 "/sluice.Window/Bounds",
                 request_serializer=pb.window.BoundsRequest.SerializeToString,
                 response_deserializer=pb.window.BoundsResponse.FromString,
             )
-            answer = call(request, timeout=self.timeout_s + wait_ms / 1000)
+            answer = call(wanted, timeout=self.timeout_s + wait_ms / 1000)
         except (grpc.RpcError, ValueError) as error:
             raise self._error(f"no bounds of a window from {lo}", error) from error
+        return self._checked(answer, lo)
+
+    def _wanted(self, *wanted: int) -> pb.window.BoundsRequest:
+        names = "lo", "fresh_ts", "wait_ms", "max_transactions", "max_bytes", "inline_bytes"
+        return pb.window.BoundsRequest(cluster_id=self._cluster_id, **dict(zip(names, wanted, strict=True)))
+
+    def _checked(self, answer: pb.window.BoundsResponse, lo: int) -> WindowBounds:
         if answer.hi > answer.max_commit_ts and (answer.hi != lo or answer.transactions):
             raise PumpReadError(f"pump {self.host} says {answer}, a window past its own mark".replace("\n", " "))
         return WindowBounds(answer.max_commit_ts, answer.hi, answer.transactions, answer.bytes, answer.window)
@@ -203,6 +243,8 @@ class PumpReader:
     def close(self) -> None:
         """Closes the connection and ends what is being read."""
         self._closed = True
+        if self._lean is not None:
+            self._lean.close()
         self._channel.close()
 
     def __enter__(self) -> PumpReader:
@@ -210,6 +252,10 @@ class PumpReader:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def _forget_lean(self) -> None:
+        if self._lean is not None:
+            self._lean.failed()
 
     def _stream(self, method: str, request: Any, response_type: Any, what: str) -> Any:
         try:

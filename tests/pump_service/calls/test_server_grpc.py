@@ -372,3 +372,14 @@ def test_a_reader_is_told_of_a_transaction_as_soon_as_it_is_committed(site, clie
         assert answers.get(timeout=60) is None
     stranger.await_newer(0, 1, answers.put)
     assert answers.get(timeout=60) is None, "it is closed"
+
+
+def test_bounds_that_are_asked_for_side_by_side_are_those_of_the_call(site, client):
+    lo = site.pd.ts()
+    for size in (10, 200):
+        client.transaction(site.pd, b"s" * size)
+    with PumpReader(site.pumps[0].address, CLUSTER) as reader:
+        asked = lo, site.pd.ts(), 5000, 0, 0, 1 << 16
+        begun = [reader.begin_bounds(*asked) for _ in range(3)]
+        assert [one.get() for one in begun] == [reader.bounds(*asked)] * 3
+        assert reader.begin_bounds(lo, site.pd.ts() + (10**9 << 18)).get() is None  # refused: bounds says why
