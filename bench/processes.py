@@ -7,6 +7,7 @@ import psutil
 from bench.memory import Peak
 from embedded import Stack
 from embedded.launch import PUMP_NAMES
+from embedded.tasks import residents, task_processes
 
 
 def replicating(stack: Stack) -> dict[str, list[psutil.Process]]:
@@ -14,7 +15,7 @@ def replicating(stack: Stack) -> dict[str, list[psutil.Process]]:
     own, which would run without any pipeline.
     """
     parts = {name: psutil.Process(started.process.pid) for name, started in stack.state().parts.items()}
-    tasks = [task for worker in parts["airflow-scheduler"].children() for task in worker.children()]
+    tasks = [*task_processes(stack), *residents(stack)]
     airflow = [each for name, part in parts.items() if name.startswith("airflow-") for each in _family(part)]
     return {
         "JVM": [parts["spark"]],

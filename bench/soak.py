@@ -1,5 +1,5 @@
-"""A long replay in which something is killed every few seconds: kill -9 of tasks, Spark's workers, Spark, Airflow,
-pumps, downstream.
+"""A long replay in which something is killed every few seconds: kill -9 of tasks, of the processes that work for them,
+Spark's workers, Spark, Airflow, pumps, downstream.
 
 The recording `shop` is replayed slowly, so that every kill lands in the middle of traffic. Whatever died of the stack
 is started again, as an operator's supervisor would; tasks are Airflow's business. Meanwhile a reader sums the accounts
@@ -27,12 +27,14 @@ from embedded.recording import Recording
 from embedded.repository import recording_folder
 from embedded.run import fresh_stack, wait_pipeline
 from embedded.state import StackError
+from embedded.tasks import residents, task_processes
 from embedded.view import View
 from upstream import tso
 
 RECORDING = "tests/recordings/shop"
 VICTIMS = {
-    "task": 8,
+    "task": 4,
+    "resident": 4,
     "spark-worker": 6,
     "spark": 2,
     "mariadb": 4,
@@ -171,9 +173,9 @@ def kill(stack: Stack, rng: random.Random) -> str:
     started = stack.state().parts
     try:
         if victim == "task":
-            found = [
-                task for worker in _children(started["airflow-scheduler"].process.pid) for task in worker.children()
-            ]
+            found = task_processes(stack)
+        elif victim == "resident":
+            found = residents(stack)
         elif victim == "airflow-worker":
             found = _children(started["airflow-scheduler"].process.pid)
         elif victim == "spark-worker":

@@ -1,10 +1,11 @@
 """DAG ``replicate``: land windows in the relay log and apply them downstream, continuously.
 
 One run at a time. In a run `land` and `apply` work side by side, joined only by the relay log, and both drain windows
-until the run's time is up, counted from when the run began; then the next run begins. Killed tasks are started again at
-once: both continue from what is durable. A task that can't go on before somebody acts fails at once, the last line of
-its log says what to do, the other one ends within half a minute, and the DAG pauses; unpause it, or `sluice resume`,
-when that is done.
+until the run's time is up, counted from when the run began; then the next run begins. The work is done by processes
+that go on while runs change, and the next run's tasks take them up (`etl.resident`). Tasks and processes that are
+killed are started again at once: they continue from what is durable. A task that can't go on before somebody acts fails
+at once, the last line of its log says what to do, the other one ends within half a minute, and the DAG pauses; unpause
+it, or `sluice resume`, when that is done.
 """
 
 from __future__ import annotations
@@ -44,19 +45,20 @@ def wire(pipeline: NamedPipeline) -> None:
 
     @task
     def land(params: dict[str, Any] | None = None, dag_run: Any = None) -> dict[str, Any]:
-        from etl import run_land
+        from etl.resident import Wish, attend
         from etl.task import run_beside
 
         time = RunTime.of((params or {})["run_seconds"], dag_run)
 
         def work(settings: Any, got_on: Any, stop: Any) -> dict[str, Any]:
-            return run_land(settings, run_seconds=time.left_s(), stop=stop, on_window=got_on).as_dict()
+            return attend(Wish("land", settings), time.left_s, stop, got_on)
 
         return run_beside(pipeline, "land", "apply", work)
 
     @task
     def apply(params: dict[str, Any] | None = None, dag_run: Any = None) -> dict[str, Any]:
-        from etl import operate, run_apply
+        from etl import operate
+        from etl.resident import Wish, attend
         from etl.task import run_beside
 
         wanted = params or {}
@@ -65,9 +67,7 @@ def wire(pipeline: NamedPipeline) -> None:
         def work(settings: Any, got_on: Any, stop: Any) -> dict[str, Any]:
             until_ts = operate.parse_moment(wanted["until"]) if wanted["until"] else None
             settings = operate.for_run(settings, wanted["mode"])
-            return run_apply(
-                settings, run_seconds=time.left_s(), stop=stop, until_ts=until_ts, on_batch=got_on
-            ).as_dict()
+            return attend(Wish("apply", settings, until_ts), time.left_s, stop, got_on)
 
         return run_beside(pipeline, "apply", "land", work)
 

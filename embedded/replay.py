@@ -18,6 +18,7 @@ from embedded.launch import PART_NAMES, PUMP_NAMES, drop_everything
 from embedded.recording import Recording
 from embedded.stack import Report, Stack
 from embedded.state import StackError
+from embedded.tasks import residents, task_processes
 from embedded.view import Progress, View
 from relay import Control, RelayLog
 
@@ -96,7 +97,7 @@ def _halt_pipeline(stack: Stack, airflow: AirflowClient) -> None:
         for run_id in runs:
             with contextlib.suppress(StackError):  # Airflow's database is busy: the next round tries again
                 airflow.end_run(run_id)
-        tasks = _task_processes(stack)
+        tasks = [*task_processes(stack), *residents(stack)]
         if not runs and not tasks:
             return
         if time.monotonic() > deadline:
@@ -108,19 +109,6 @@ def _halt_pipeline(stack: Stack, airflow: AirflowClient) -> None:
             with contextlib.suppress(psutil.Error):
                 task.kill()
         time.sleep(0.1)
-
-
-def _task_processes(stack: Stack) -> list[psutil.Process]:
-    """The processes in which tasks run: children of the LocalExecutor's workers, which are the scheduler's children."""
-    started = stack.state().parts.get("airflow-scheduler")
-    if started is None:
-        return []
-    found: list[psutil.Process] = []
-    with contextlib.suppress(psutil.Error):
-        for worker in psutil.Process(started.process.pid).children():
-            with contextlib.suppress(psutil.Error):
-                found += [task for task in worker.children() if task.status() != psutil.STATUS_ZOMBIE]
-    return found
 
 
 def send(stack: Stack, until: str | int | None, speed: str, strategy: str) -> None:

@@ -88,6 +88,7 @@ ETL = {
     },
     "tables": {"ddl", "downstream", "find", "ownership", "recorded_schema", "rules", "settings"},
     "drill": {"airflow_run", "copy", "downstream", "ownership", "restore", "retain", "settings"},
+    "resident": {"apply", "landing", "settings", "spark", "waiting"},
     "task": {"settings", "waiting"},
     "pipeline_dags": {"settings", "task"},
     "__init__": {"apply", "landing", "settings"},

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Self
 
 from etl.apply._batch import Batch
 from etl.sinks import Written
@@ -51,6 +51,13 @@ class ApplySummary:
     def as_dict(self) -> dict[str, Any]:
         """As JSON values."""
         return asdict(self)
+
+    def taken(self) -> Self:
+        """What is in it; it begins anew, where it is."""
+        taken = type(self)(*(getattr(self, each.name) for each in fields(self)))
+        for name, value in asdict(type(self)(checkpoint=self.checkpoint)).items():
+            setattr(self, name, value)
+        return taken
 
     def add(self, report: BatchReport, warnings: list[str]) -> None:
         self.checkpoint = report.hi

@@ -63,10 +63,12 @@ def run_apply(  # noqa: PLR0913 one optional wish each, by name
     until_ts: int | None = None,
     prepare: Prepare | None = None,
     on_batch: Callable[[BatchReport], None] | None = None,
+    summary: ApplySummary | None = None,
 ) -> ApplySummary:
     """Apply landed windows until `run_seconds` are over, `stop` is set, or the checkpoint is exactly at `until_ts`.
 
-    `prepare` is the Spark job by default. Connection loss, deadlocks and lock waits are retried from the checkpoint.
+    `prepare` is the Spark job by default. `summary` is filled meanwhile, and what is returned. Connection loss,
+    deadlocks and lock waits are retried from the checkpoint.
     Raises ApplyError, DdlError, CheckpointMovedError, NotSoleWriterError, CheckpointError, DownstreamError (refused for
     good), relay errors, and what `prepare` raises.
     """
@@ -77,9 +79,10 @@ def run_apply(  # noqa: PLR0913 one optional wish each, by name
         prepare.warm_up()
     try:
         first = _wait_for_first(settings.open_relay(), limits)
+        summary = summary or ApplySummary()
         if first is None:
-            return ApplySummary()
-        with contextlib.closing(_Loop(settings, first, prepare, limits, on_batch)) as loop:
+            return summary
+        with contextlib.closing(_Loop(settings, first, prepare, limits, on_batch, summary)) as loop:
             return loop.run()
     finally:
         if isinstance(prepare, HoldsConnection):
@@ -115,13 +118,14 @@ class _Limits:
 class _Loop:
     """Applies from where the downstream is, and again after whatever passes."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 what `run_apply` was given
         self,
         settings: Settings,
         first: Window,
         prepare: Prepare,
         limits: _Limits,
         on_batch: Callable[[BatchReport], None] | None,
+        summary: ApplySummary,
     ) -> None:
         self._settings = settings
         self._first = first
@@ -138,7 +142,7 @@ class _Loop:
         self._appointments = AppointmentKeeper(self._relay, settings.rules, settings.apply.appointment_wait_ms)
         self._counting = Counting(self._relay, pipeline.downstream)
         self._size = BatchSize(settings.apply)
-        self._summary = ApplySummary()
+        self._summary = summary
         self._waiting = Waiting(log, "applying")
         self._ahead: Ahead | None = None
         self._batch: Batch | None = None

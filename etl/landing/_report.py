@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Self
 
 log = logging.getLogger("sluice.land")
 
@@ -47,6 +47,13 @@ class LandSummary:
     def as_dict(self) -> dict[str, Any]:
         """As JSON values."""
         return asdict(self)
+
+    def taken(self) -> Self:
+        """What is in it; it begins anew, where it is."""
+        taken = type(self)(*(getattr(self, each.name) for each in fields(self)))
+        for name, value in asdict(type(self)(hi=self.hi)).items():
+            setattr(self, name, value)
+        return taken
 
     def add(self, window: LandedWindow) -> None:
         self.hi = window.hi

@@ -60,18 +60,21 @@ def run_land(  # noqa: PLR0913 one optional wish each, by name
     until_ts: int | None = None,
     start_ts: int | None = None,
     on_window: Callable[[LandedWindow], None] | None = None,
+    summary: LandSummary | None = None,
 ) -> LandSummary:
     """Land windows until `run_seconds` are over, `stop` says so, or everything through `until_ts` (TSO) is landed.
 
     It continues where the relay log ends. An empty one begins at `start_ts`; without it at the downstream's checkpoint,
-    and without that at the settings' initial-commit-ts (0 everything the pumps have, -1 now). While the relay log's
+    and without that at the settings' initial-commit-ts (0 everything the pumps have, -1 now). `summary` is filled
+    meanwhile, and what is returned. While the relay log's
     control says paused, it waits. What may pass (a pump, PD, TiKV, Spark or the disk is away) is logged and tried
     again.
 
     Raises ClaimLostError when another process took over, BinlogDecodeError, UnknownTableError, CommitsPurgedError,
     WrongClusterError, NoCheckpointError, HistoryError, and relay errors.
     """
-    loop = _Loop(settings, RunLimits(run_seconds, stop, until_ts), start_ts, on_window)
+    limits = RunLimits(run_seconds, stop, until_ts)
+    loop = _Loop(settings, limits, start_ts, on_window, summary or LandSummary())
     try:
         return loop.run()
     finally:
@@ -85,6 +88,7 @@ class _Loop:
         limits: RunLimits,
         start_ts: int | None,
         on_window: Callable[[LandedWindow], None] | None,
+        summary: LandSummary,
     ) -> None:
         self._settings = settings
         self._limits = limits
@@ -108,7 +112,7 @@ class _Loop:
         self._waiting = Waiting(log, "landing")
         self._progress = Progress()
         self._counting = Counting(self._relay)
-        self.summary = LandSummary()
+        self.summary = summary
 
     def run(self) -> LandSummary:
         while not self._limits.is_over(self._landed_ts):

@@ -8,6 +8,9 @@ from typing import Any
 
 from etl.settings.errors import SettingsError
 
+LENT: dict[str, Any] = {}
+"""Where there is no Airflow to ask: connections by name, or the error that there was; see `etl.settings.lent`."""
+
 
 def from_environment(key: str, variable: str) -> str:
     """The value of an environment variable. `key` names the setting in errors, as in ``[spark] token-env``. Raises
@@ -42,7 +45,11 @@ def from_connection(key: str, connection: str) -> str:
 
 
 def connection_of(key: str, connection: str) -> Any:
-    """An Airflow connection. Raises as `from_connection`."""
+    """An Airflow connection, or the one of its name in `LENT`. Raises as `from_connection`."""
+    if (lent := LENT.get(connection)) is not None:
+        if isinstance(lent, SettingsError):
+            raise lent
+        return lent
     from airflow.sdk import Connection
     from airflow.sdk.exceptions import AirflowNotFoundException
 

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from relay import Control, RelayLog
 from tests.cli.documented import in_sentences, typed
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
@@ -111,10 +112,13 @@ def test_a_task_of_replicate_that_was_started_again_ends_with_its_run(dag_bag, t
         ' "127.0.0.1"\nport = 1\n'
     )
     monkeypatch.setenv("SLUICE_CONFIG", str(tmp_path / "sluice.toml"))
+    monkeypatch.setenv("AIRFLOW_IS_K8S_EXECUTOR_POD", "True")  # so that nothing stays behind
+    RelayLog.open(f"file://{tmp_path}/relay").change_control(lambda _: Control(land_paused=True, apply_paused=False))
     monkeypatch.setattr("etl.airflow_run.LEAST_S", 0.1)
     run = SimpleNamespace(start_date=datetime.now(UTC) - timedelta(days=1))
     params = {"run_seconds": 86_000, "mode": "as in sluice.toml", "until": None}
-    dag_bag.dags["replicate"].get_task("land").python_callable(params=params, dag_run=run)
+    landed = dag_bag.dags["replicate"].get_task("land").python_callable(params=params, dag_run=run)
+    assert landed["windows"] == 0
 
 
 def test_archive_makes_passes_then_compacts_then_removes_and_stops_for_people(dag_bag):

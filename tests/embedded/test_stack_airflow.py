@@ -21,6 +21,7 @@ from embedded.repository import DAGS
 from embedded.run import wait_pipeline
 from embedded.stack import Stack
 from embedded.state import StackError
+from embedded.tasks import residents, task_processes
 from relay.window import window_path
 
 pytestmark = pytest.mark.e2e
@@ -82,7 +83,8 @@ def airflow(stack):
 
 
 def tasks(stack):
-    return {process.pid for process in replay._task_processes(stack)}
+    """And the processes that work for them."""
+    return {process.pid for process in (*task_processes(stack), *residents(stack))}
 
 
 def wait_for_other_tasks(stack, before):

@@ -1,0 +1,235 @@
+"""A task's side: it takes the resident up that the run before has left, or begins one, hands on what it says, and
+leaves it to the next run, or ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pickle
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+from errors import SluiceError
+from etl.resident.line import BEGIN, END, FAILED, GOT_ON, LEAVE, LOG, OVER, READY, SAME, WISH, Line
+from etl.resident.wish import ENDS_S, Wish, address_of, code, process_at
+from etl.settings.lent import lent_by_airflow
+
+log = logging.getLogger("sluice")
+
+_IS_ALONE = "AIRFLOW_IS_K8S_EXECUTOR_POD"
+"""Set where a task has a pod of its own, with which everything in it ends."""
+_LOOK_S = 0.5
+_ANSWERS_S = 10.0
+_LONGER_S = 30.0
+_SAID_CHARS = 2_000
+
+
+class ResidentLostError(SluiceError):
+    """The process that did the work is gone, and said nothing."""
+
+    transient = True
+    way_out = "see the machine's log; memory that was short is the usual reason"
+
+
+class _Told(SluiceError):
+    """An error of the resident's. Each has a class of its own by the name of the original's, which can't be had without
+    what it was made of.
+    """
+
+
+def attend(
+    wish: Wish, left_s: Callable[[], float], stop: threading.Event, got_on: Callable[[object], None]
+) -> dict[str, Any]:
+    """Have a resident do what is wished until no time is left, and leave it to the next run's task; what it did
+    meanwhile is returned. It ends when it is through, and in good order when `stop` is set, as SIGTERM does.
+
+    Raises ResidentLostError if it dies, else what it raised, by name, message and `way_out`.
+    """
+    with _told_by_signal(stop):
+        return _attended(wish, left_s, stop, got_on)
+
+
+def _attended(
+    wish: Wish, left_s: Callable[[], float], stop: threading.Event, got_on: Callable[[object], None]
+) -> dict[str, Any]:
+    at_hand = _Resident.found(wish)
+    if at_hand is None or not at_hand.is_same:
+        following = _Resident.begun(wish)
+        if at_hand is not None:  # it goes on until the one that follows is there
+            following.wait_ready()
+            at_hand.end()
+        following.line.send(BEGIN)
+        at_hand = following
+    try:
+        return at_hand.follow(left_s, stop, got_on)
+    finally:
+        at_hand.close()
+
+
+@contextlib.contextmanager
+def _told_by_signal(stop: threading.Event) -> Iterator[None]:
+    """Who clears a task, or marks it or its run, has Airflow send SIGTERM, and SIGKILL seconds later."""
+
+    def told(number: int, frame: Any) -> None:
+        stop.set()
+        if callable(before):
+            before(number, frame)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, told)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Resident:
+    """As its task sees it."""
+
+    def __init__(self, line: Line, wish: Wish, errors: IO[bytes] | None = None) -> None:
+        self.line = line
+        self.is_same = True
+        self._wish = wish
+        self._errors = errors
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pid: int | None = None
+
+    @classmethod
+    def found(cls, wish: Wish) -> _Resident | None:
+        """The one that the run before has left; None if there is none, or somebody else has it."""
+        end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        line = Line(end)
+        try:
+            end.settimeout(_ANSWERS_S)
+            end.connect(address_of(wish))
+            if (pid := process_at(end)) is None:
+                raise ConnectionRefusedError
+            found = cls(line, wish)
+            found._pid = pid
+            found._say_wish()
+            kind, same = line.receive()
+            if kind != SAME:
+                raise ConnectionRefusedError
+            end.settimeout(None)
+        except (OSError, ValueError):
+            line.close()
+            return None
+        found.is_same = same
+        log.info(
+            "%s goes on in the process of the run before%s", wish.what, "" if same else ", until another one follows"
+        )
+        return found
+
+    @classmethod
+    def begun(cls, wish: Wish) -> _Resident:
+        """A new one, which imports what it needs and waits to begin."""
+        own, other = socket.socketpair()
+        errors = tempfile.TemporaryFile()  # noqa: SIM115 it is read when the process has died
+        with other:
+            found = cls(Line(own), wish, errors)
+            found._process = subprocess.Popen(
+                [sys.executable, "-m", "etl.resident", str(other.fileno())],
+                pass_fds=[other.fileno()], stdin=subprocess.DEVNULL, stdout=errors, stderr=errors,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each)},
+                start_new_session=True,  # what ends a task's processes leaves it be, and it ends by itself
+            )  # fmt: skip
+        found._pid = found._process.pid
+        found._say_wish()
+        return found
+
+    def wait_ready(self) -> None:
+        """Until everything is imported. Raises ResidentLostError."""
+        try:
+            while self.line.receive()[0] != READY:
+                pass
+        except OSError:
+            raise self._lost() from None
+
+    def end(self) -> None:
+        """In good order, or not at all: then who follows takes over from it."""
+        try:
+            self.line.socket.settimeout(ENDS_S + _LONGER_S)
+            self.line.send(END)
+            while self._take(self.line.receive(), lambda _: None) is None:
+                pass
+        except (OSError, SluiceError) as error:
+            log.warning("the process that went on so far didn't end in good order: %s", error)
+            self._kill()
+        self.close()
+
+    def follow(
+        self, left_s: Callable[[], float], stop: threading.Event, got_on: Callable[[object], None]
+    ) -> dict[str, Any]:
+        """Hand on what it says, until it is over or left. Raises as `attend`."""
+        looking = select.poll()
+        looking.register(self.line.socket, select.POLLIN)
+        deadline, said = time.monotonic() + left_s(), False
+        answers = float("inf")
+        try:
+            while True:
+                left = deadline - time.monotonic()
+                if not said and (stop.is_set() or left <= 0):
+                    said, answers = True, time.monotonic() + ENDS_S + _LONGER_S
+                    stays = not stop.is_set() and self._wish.until_ts is None and _IS_ALONE not in os.environ
+                    self.line.send(LEAVE if stays else END)
+                wait_s = _LOOK_S if said else max(0.0, min(left, _LOOK_S))
+                if looking.poll(wait_s * 1000) and (done := self._take(self.line.receive(), got_on)) is not None:
+                    return done
+                if time.monotonic() > answers:  # it stands still
+                    self._kill()
+        except OSError:
+            raise self._lost() from None
+
+    def close(self) -> None:
+        """Of a resident that wasn't left, nor ended, as when this process dies: another task may come."""
+        self.line.close()
+        if self._errors is not None:
+            self._errors.close()
+
+    def _say_wish(self) -> None:
+        self.line.send(WISH, code(), pickle.dumps(self._wish), lent_by_airflow(self._wish.settings))
+
+    @staticmethod
+    def _take(message: tuple[Any, ...], got_on: Callable[[object], None]) -> dict[str, Any] | None:
+        """What was done, with the last message."""
+        match message:
+            case (str(kind), fields) if kind == LOG:
+                record = logging.makeLogRecord(fields)
+                logging.getLogger(record.name).handle(record)
+            case (str(kind),) if kind == GOT_ON:
+                got_on(None)
+            case (str(kind), dict() as done) if kind == OVER:
+                return done
+            case (str(kind), name, said, way_out) if kind == FAILED:
+                raise type(name, (_Told,), {"way_out": way_out})(said)
+        return None
+
+    def _kill(self) -> None:
+        if self._pid is not None:
+            with contextlib.suppress(OSError):
+                os.kill(self._pid, signal.SIGKILL)
+
+    def _lost(self) -> ResidentLostError:
+        code: int | None = None
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(1)
+        said = b""
+        if self._errors is not None:
+            self._errors.seek(0)
+            said = self._errors.read()[-_SAID_CHARS:]
+        ended = "" if code is None else f" (exit code {code})"
+        told = f": {text}" if (text := said.decode(errors="replace").strip()) else ""
+        return ResidentLostError(f"the process of {self._wish.what} is gone{ended}{told}")

@@ -1,0 +1,279 @@
+"""The resident itself: it lands, or applies, for one task after another.
+
+Without a task it goes on for as long as the next one may take to come: that of the next run, or the one that Airflow
+starts again when a task was killed. A task that is told to end ends it, too. Two residents at a time are kept apart as
+any two processes are: by the relay log's claim, and by the downstream's lock and checkpoint row.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import logging
+import os
+import pickle
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from errors import DefectError, ours
+from etl.apply import ApplySummary, run_apply
+from etl.landing import LandSummary, run_land
+from etl.resident.line import BEGIN, END, FAILED, GOT_ON, LEAVE, LOG, OVER, READY, SAME, WISH, Line
+from etl.resident.wish import ENDS_S, LAND, Wish, address_of, code, process_at
+from etl.settings.lent import take_lent
+from etl.settings.store_connection import provide_credentials
+from etl.waiting import Waiting
+
+log = logging.getLogger("sluice")
+
+COMES_S = 15.0
+"""The next task may take so long to come. It takes one to four seconds where there is enough of everything."""
+OLD_S = 3600.0
+"""After so long the next task begins another one: with certificates that were renewed, and the memory of a new one."""
+_BIND_S = 1.0
+_SPEAKS_S = 10.0
+_KEPT_LINES = 1_000
+
+
+class _Log(logging.Handler):
+    """Keeps what is said until somebody hears it; the oldest goes first."""
+
+    def __init__(self, said: Callable[[], None]) -> None:
+        super().__init__()
+        self._said = said
+        self._kept: collections.deque[dict[str, Any]] = collections.deque(maxlen=_KEPT_LINES)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields = record.__dict__ | {"msg": record.getMessage(), "args": None, "exc_info": None}
+        if record.exc_info:
+            fields["exc_text"] = logging.Formatter().formatException(record.exc_info)
+        self._kept.append({key: value for key, value in fields.items() if isinstance(value, str | int | float | None)})
+        self._said()
+
+    def send(self, line: Line) -> None:
+        while self._kept:
+            line.send(LOG, self._kept[0])
+            self._kept.popleft()
+
+
+class Resident:
+    """The work has the main thread, the tasks have one of their own."""
+
+    def __init__(self, wish: Wish, line: Line) -> None:
+        self._wish = wish
+        self._line: Line | None = line
+        self._began = time.monotonic()
+        self._deadline = float("inf")
+        self._stop = threading.Event()
+        self._is_over = False
+        self._lock = threading.RLock()
+        """Held while the line changes, and while something is sent by it."""
+        self._listener: socket.socket | None = None
+        self._wake, self._woken = socket.socketpair()
+        self._wake.settimeout(0)
+        self._says_got_on = True
+        self._log = _Log(self._rouse)
+        self._work = Work(wish)
+
+    def run(self) -> None:
+        """Work until somebody says stop, or nobody comes any longer."""
+        root = logging.getLogger()
+        root.addHandler(self._log)
+        root.setLevel(logging.INFO)
+        threading.Thread(target=self._attended, name="attended", daemon=True).start()
+        waiting = Waiting(log, f"the task {self._wish.what}")
+        while not self._stop.is_set():
+            try:
+                self._work.run(self._stop, self._got_on)
+                break
+            except Exception as error:
+                told = ours(error)
+                if told.transient:
+                    self._stop.wait(waiting.after(told))
+                    continue
+                if isinstance(told, DefectError):
+                    log.exception("%s met a defect", self._wish.what)
+                self._say(FAILED, type(told).__name__, str(told), told.way_out)
+                return
+        self._say(OVER, self._work.taken())
+
+    # In the thread of the work
+
+    def _got_on(self, _: object) -> None:
+        if self._says_got_on:
+            with self._lock, contextlib.suppress(OSError):
+                if self._line is not None:
+                    self._line.send(GOT_ON)
+                    self._says_got_on = False
+
+    def _say(self, *last: Any) -> None:
+        """To whoever is there, after all that was said before. Without anybody the next task meets it itself."""
+        with self._lock:
+            self._is_over = True
+            if self._listener is not None:
+                self._listener.close()
+                self._listener = None
+            if self._line is not None:
+                with contextlib.suppress(OSError):
+                    self._log.send(self._line)
+                    self._line.send(*last)
+
+    def _rouse(self) -> None:
+        with contextlib.suppress(OSError):
+            self._wake.send(b"!")
+
+    # In the thread of the tasks
+
+    def _attended(self) -> None:
+        try:
+            while not self._is_over:
+                self._listen()
+                self._await()
+        except BaseException:  # nobody could come any longer
+            log.exception("the process of %s ends", self._wish.what)
+            os._exit(1)
+
+    def _await(self) -> None:
+        """One thing that happens."""
+        looking = select.poll()
+        with self._lock:
+            if self._is_over:
+                return
+            ends = {each.fileno(): each for each in (self._woken, self._listener) if each is not None}
+            if self._line is not None:
+                ends[self._line.socket.fileno()] = self._line.socket
+            for number in ends:
+                looking.register(number, select.POLLIN)
+            wait_s = min(self._deadline - time.monotonic(), _BIND_S if self._listener is None else float("inf"))
+        happened = {number for number, _ in looking.poll(None if wait_s == float("inf") else max(0.0, wait_s) * 1000)}
+        with self._lock:
+            if self._is_over:
+                return
+            if self._woken.fileno() in happened:
+                self._woken.recv(4096)
+            if self._listener is not None and self._listener.fileno() in happened:
+                self._come()
+            if self._line is not None and self._line.socket.fileno() in happened:
+                self._hear(self._line)
+            self._hand_on()
+            if self._line is None and time.monotonic() >= self._deadline:
+                log.info("no task came for %.0f s: %s ends", COMES_S, self._wish.what)
+                self._deadline = float("inf")
+                self._end()
+
+    def _listen(self) -> None:
+        """By the name, once whoever had it is gone."""
+        if self._listener is not None:
+            return
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(address_of(self._wish))
+            listener.listen(4)
+        except OSError:
+            listener.close()
+            return
+        self._listener = listener
+
+    def _come(self) -> None:
+        """The next run's task, or somebody who is turned away."""
+        assert self._listener is not None
+        end, _ = self._listener.accept()
+        line = Line(end)
+        if self._line is not None or self._stop.is_set() or process_at(end) is None:
+            line.close()
+            return
+        try:
+            end.settimeout(_SPEAKS_S)
+            kind, its_code, wish, lent = line.receive()
+            is_same = kind == WISH and self._does(its_code, wish)
+            if is_same:
+                take_lent(lent)
+            line.send(SAME, is_same)
+            end.settimeout(None)
+        except (OSError, ValueError):
+            line.close()
+            return
+        self._line, self._deadline, self._says_got_on = line, float("inf"), True
+
+    def _does(self, its_code: str, wish: bytes) -> bool:
+        """What is wished."""
+        if its_code != code() or time.monotonic() - self._began > OLD_S:
+            return False
+        return bool(pickle.loads(wish) == self._wish)  # noqa: S301 see `process_at`
+
+    def _hear(self, line: Line) -> None:
+        try:
+            (kind, *_) = line.receive()
+            if kind == END or self._listener is None:  # nobody could come
+                self._end()
+            elif kind == LEAVE:
+                self._log.send(line)
+                line.send(OVER, self._work.taken())
+                self._alone()
+        except OSError:
+            self._alone()
+
+    def _hand_on(self) -> None:
+        if self._line is not None:
+            try:
+                self._log.send(self._line)
+            except OSError:
+                self._alone()
+
+    def _alone(self) -> None:
+        """Until another task comes, which may be never."""
+        if self._line is not None:
+            self._line.close()
+        self._line, self._deadline = None, time.monotonic() + COMES_S
+        if self._listener is None:
+            self._end()
+
+    def _end(self) -> None:
+        """In good order, if it can."""
+        if not self._stop.is_set():
+            self._stop.set()
+            last = threading.Timer(ENDS_S, os._exit, (1,))
+            last.daemon = True
+            last.start()
+
+
+class Work:
+    """Landing or applying, and what was done since that was asked last."""
+
+    def __init__(self, wish: Wish) -> None:
+        self._wish = wish
+        self._summary: LandSummary | ApplySummary = LandSummary() if wish.what == LAND else ApplySummary()
+
+    def run(self, stop: threading.Event, got_on: Callable[[object], None]) -> None:
+        """Until `stop` is set, or the wish's timestamp is reached. Raises as `run_land` and `run_apply`."""
+        wish, summary = self._wish, self._summary
+        if isinstance(summary, LandSummary):
+            run_land(wish.settings, stop=stop, on_window=got_on, summary=summary)
+        else:
+            run_apply(wish.settings, stop=stop, until_ts=wish.until_ts, on_batch=got_on, summary=summary)
+
+    def taken(self) -> dict[str, Any]:
+        """As JSON values."""
+        return self._summary.taken().as_dict()
+
+
+def main(descriptor: int) -> None:
+    """The process, with the socket to its task."""
+    code()  # of what is imported, not of what may lie there later
+    line = Line(socket.socket(fileno=descriptor))
+    try:
+        _, _, wish, lent = line.receive()
+        line.send(READY)
+        if line.receive()[0] != BEGIN:
+            return
+    except OSError:
+        return
+    take_lent(lent)
+    wanted: Wish = pickle.loads(wish)  # noqa: S301 from its task
+    provide_credentials(wanted.settings)
+    Resident(wanted, line).run()
+    os._exit(0)  # what is left are other people's threads

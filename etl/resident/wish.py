@@ -1,0 +1,49 @@
+"""What a resident is to do."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import struct
+import sys
+from dataclasses import dataclass
+
+from etl.settings import Settings
+from etl.spark.package import fingerprint
+
+LAND = "land"
+ENDS_S = 300.0
+"""What is under way may take so long to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """To land, or to apply, as these settings say: with the mode of the run. A task takes a resident up that has the
+    same.
+    """
+
+    what: str
+    """``land`` or ``apply``."""
+    settings: Settings
+    until_ts: int | None = None
+    """Applying is over when the checkpoint is exactly here."""
+
+
+def address_of(wish: Wish) -> bytes:
+    """Where the resident of this pipeline listens, on this host and for this user: a name of Linux's, no file."""
+    relay = wish.settings.relay
+    told = "\n".join((wish.what, relay.url, relay.pipeline, wish.settings.name))
+    return b"\0sluice-%d-%s" % (os.getuid(), hashlib.sha256(told.encode()).hexdigest()[:32].encode())
+
+
+def process_at(end: socket.socket) -> int | None:
+    """The process at the other end, None if it is another user's: anybody may take a name."""
+    size = struct.calcsize("3i")
+    pid, uid, _ = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return pid if uid == os.getuid() else None
+
+
+def code() -> str:
+    """What tells one installation from another."""
+    return f"{sys.executable} {fingerprint()}"

@@ -1,0 +1,208 @@
+"""A process that lands, or applies, outlasts the task that began it. Landing is paused here: it needs no upstream."""
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from errors import SluiceError
+from etl.resident import ResidentLostError, Wish, attend, process
+from etl.resident.line import LEAVE, OVER, Line
+from etl.resident.wish import address_of
+from etl.settings import SettingsError, load_settings
+from etl.settings.lent import lent_by_airflow, take_lent
+from etl.settings.secrets import LENT
+from relay import Control
+
+_MARK = "SLUICE_TEST_RESIDENT"
+
+
+@pytest.fixture
+def wish(tmp_path, monkeypatch):
+    """To land, once it isn't paused any longer; what is left of it is killed in the end."""
+    monkeypatch.setenv(_MARK, str(tmp_path))
+    (tmp_path / "sluice.toml").write_text(
+        f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "file://{tmp_path}/relay"\n[downstream]\n'
+        'host = "h"\n'
+    )
+    settings = load_settings(tmp_path / "sluice.toml")
+    settings.open_relay().change_control(lambda _: Control(land_paused=True, apply_paused=False))
+    yield Wish("land", settings)
+    for each in there():
+        each.kill()
+
+
+def there():
+    """The residents of this test."""
+    mark, found = os.environ[_MARK], []
+    for each in psutil.process_iter(["cmdline", "status"]):
+        with contextlib.suppress(psutil.Error):
+            is_one = "etl.resident" in (each.info["cmdline"] or ()) and each.info["status"] != psutil.STATUS_ZOMBIE
+            if is_one and each.environ().get(_MARK) == mark:
+                found.append(each)
+    return found
+
+
+def run(wish):
+    """A whole run, which has hardly any time; the process that it has left."""
+    attend(wish, lambda: 0.05, threading.Event(), lambda _: None)
+    (left,) = there()
+    return left
+
+
+def gone(left):
+    _, alive = psutil.wait_procs([left], 60)
+    return not alive or left.status() == psutil.STATUS_ZOMBIE
+
+
+class Told(logging.Handler):
+    """Something to do when a line is logged."""
+
+    def __init__(self, text, do):
+        super().__init__()
+        self._text, self._do = text, do
+
+    def emit(self, record):
+        if self._text in record.getMessage():
+            self._do()
+
+
+@contextlib.contextmanager
+def when(text, do):
+    logger, handler = logging.getLogger("sluice"), Told(text, do)
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+_TASK = """
+import logging, sys, threading
+logging.basicConfig(level=logging.INFO)
+from etl.resident import Wish, attend
+from etl.settings import load_settings
+attend(Wish("land", load_settings(sys.argv[1])), lambda: 600, threading.Event(), lambda _: None)
+"""
+
+
+@contextlib.contextmanager
+def task_at_work(tmp_path):
+    """A task in a process of its own, once it has taken a process up."""
+    command = [sys.executable, "-c", _TASK, str(tmp_path / "sluice.toml")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as task:
+        assert any("goes on in the process" in line for line in task.stderr)
+        reading = threading.Thread(target=task.stderr.read)
+        reading.start()
+        yield task
+        reading.join()
+
+
+def test_the_next_runs_task_takes_up_the_process_that_the_run_before_has_left(wish, caplog):
+    caplog.set_level(logging.INFO)
+    first = run(wish)
+    assert "goes on in the process" not in caplog.text
+    assert run(wish) == first
+    assert "land goes on in the process of the run before" in caplog.text
+
+
+def test_what_the_process_says_is_in_the_tasks_log_and_a_task_that_is_told_to_stop_ends_it(wish):
+    left, stop = run(wish), threading.Event()
+    with when("landing is paused", stop.set):
+        assert attend(wish, lambda: 600, stop, lambda _: None)["windows"] == 0
+    assert gone(left)
+
+
+def test_another_process_follows_when_the_settings_have_changed_and_the_first_one_ends(wish):
+    before = run(wish)
+    settings = replace(wish.settings, apply=replace(wish.settings.apply, mode="parallel"))
+    attend(replace(wish, settings=settings), lambda: 0.05, threading.Event(), lambda _: None)
+    assert gone(before)
+    (after,) = there()
+    assert after != before
+
+
+def test_landing_and_applying_and_two_pipelines_have_processes_of_their_own(wish):
+    other = replace(wish.settings, relay=replace(wish.settings.relay, pipeline="other"))
+    assert len({address_of(each) for each in (wish, replace(wish, what="apply"), replace(wish, settings=other))}) == 3
+
+
+def test_sigterm_which_airflow_sends_for_a_task_that_is_cleared_ends_the_process_too(wish, tmp_path):
+    left = run(wish)
+    with task_at_work(tmp_path) as task:
+        task.send_signal(signal.SIGTERM)
+        assert task.wait(60) == 0
+    assert gone(left)
+
+
+def test_the_process_of_a_task_that_was_killed_is_taken_up_by_the_one_that_is_started_again(wish, tmp_path):
+    left = run(wish)
+    with task_at_work(tmp_path) as task:
+        task.kill()
+    assert run(wish) == left
+
+
+def test_a_task_whose_process_is_killed_is_told_so_and_may_try_again(wish):
+    left = run(wish)
+    with (
+        when("goes on in the process", left.kill),
+        pytest.raises(ResidentLostError, match="the process of land is gone") as caught,
+    ):
+        attend(wish, lambda: 600, threading.Event(), lambda _: None)
+    assert caught.value.transient
+    assert run(wish) != left
+
+
+def test_what_stops_it_is_told_by_the_name_and_with_the_way_out_that_it_has_there(wish):
+    settings = replace(wish.settings, relay=replace(wish.settings.relay, url="s3://nowhere/relay?no"))
+    with pytest.raises(SluiceError) as caught:
+        attend(replace(wish, settings=settings), lambda: 600, threading.Event(), lambda _: None)
+    assert (type(caught.value).__name__, caught.value.transient) == ("RelayError", False)
+    assert caught.value.way_out
+    assert all(gone(each) for each in there())
+
+
+def test_without_a_next_task_it_ends(wish, monkeypatch):
+    monkeypatch.setattr(process, "COMES_S", 0.1)
+    own, task = socket.socketpair()
+    said = []
+
+    def leave():
+        line = Line(task)
+        line.send(LEAVE)
+        while (message := line.receive())[0] != OVER:
+            said.append(message)
+        said.append(message)
+
+    thread = threading.Thread(target=leave)
+    root, before = logging.getLogger(), logging.getLogger().handlers[:]
+    thread.start()
+    try:
+        process.Resident(wish, Line(own)).run()
+    finally:
+        root.handlers[:] = before
+        thread.join()
+    assert said[-1][1]["windows"] == 0
+
+
+def test_it_has_the_connections_of_airflow_that_its_task_looked_up_and_is_told_why_there_is_none(wish, monkeypatch):
+    downstream = replace(wish.settings.downstream, password_connection="downstream")
+    known = SimpleNamespace(conn_type="mysql", login="u", password="secret", host="h", extra_dejson={"a": "b"})
+    monkeypatch.setitem(LENT, "downstream", known)
+    lent = lent_by_airflow(replace(wish.settings, downstream=downstream))
+    assert "secret" not in repr(lent)
+    take_lent(lent)
+    assert downstream.password() == "secret"
+    take_lent({"downstream": ("Airflow has no such connection", False)})
+    with pytest.raises(SettingsError, match="Airflow has no such connection"):
+        downstream.password()
