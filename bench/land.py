@@ -1,11 +1,11 @@
 """How fast a backlog is landed, how that grows with the backlog, and in how much memory.
 
-etcd, the stand-in cluster, two pumps and Spark run; nothing else. The recording is sent and landed first in small
-windows, which warms all of it up: a JVM that has run a dozen jobs needs three times the CPU time of one that has run a
-hundred. Then a backlog is written into the pumps (bench/backlog.py), and landed by `etl.landing` in this process with
-the default limits, once for each size. Measured is from when the first window was committed until the last but one was:
-at both times the job of the one after it is under way. CPU time is that of every process in between, memory the largest
-resident set seen while the backlog was landed.
+etcd, the stand-in cluster, the pumps (two, unless SLUICE_PUMPS says otherwise) and Spark run; nothing else. The
+recording is sent and landed first in small windows, which warms all of it up: a JVM that has run a dozen jobs needs
+three times the CPU time of one that has run a hundred. Then a backlog is written into the pumps (bench/backlog.py), and
+landed by `etl.landing` in this process with the default limits, once for each size. Measured is from when the first
+window was committed until the last but one was: at both times the job of the one after it is under way. CPU time is
+that of every process in between, memory the largest resident set seen while the backlog was landed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from etl.settings import Settings, load_settings
 from upstream import PDClient
 
 SIZES = (200_000, 1_000_000)
-_PARTS = ("etcd", "cluster", "pump-1", "pump-2", "spark")
+_PARTS = ("etcd", "cluster", *PUMP_NAMES, "spark")
 _REST_S = 0.02
 _WARM_UP_TRANSACTIONS = 100
 PATIENCE_S = 600.0
@@ -123,7 +123,7 @@ def landed_recording(stack: Stack, directory: Path, report: Callable[[str], None
     landed; it is down afterwards. Raises StackError, RecordingError.
     """
     stack.down()
-    stack.wipe("etcd", "cluster", "pump-1", "pump-2", "spark", "relay", "logs")
+    stack.wipe(*_PARTS, "relay", "logs")
     recording, values = backlog.load(directory)
     try:
         stack.claim()
@@ -143,7 +143,7 @@ def landed_recording(stack: Stack, directory: Path, report: Callable[[str], None
         url = f"http://{LOOPBACK}:{site.ports['cluster']}"
         with PDClient(url) as pd:
             timestamps = backlog.Timestamps(url, pd.cluster_id)
-            pumps = [f"{LOOPBACK}:{site.ports[name]}" for name in ("pump-1", "pump-2")]
+            pumps = [f"{LOOPBACK}:{site.ports[name]}" for name in PUMP_NAMES]
             yield Landed(
                 settings,
                 recording,
@@ -187,7 +187,7 @@ class _Processes(SparkProcesses):
     def __init__(self, stack: Stack) -> None:
         super().__init__(stack)
         parts = stack.state().parts
-        self._pumps = [psutil.Process(parts[name].process.pid) for name in ("pump-1", "pump-2")]
+        self._pumps = [psutil.Process(parts[name].process.pid) for name in PUMP_NAMES]
 
     def cpu(self) -> dict[str, float]:
         return super().cpu() | {"pumps": sum(sum(pump.cpu_times()[:2]) for pump in self._pumps)}
