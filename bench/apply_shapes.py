@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 import psutil
 import pyarrow as pa
 
+from bench.far_proxy import FarProxy
 from bench.shapes import SCHEMA, SHAPES, History, groups, history
 from embedded import Stack
 from embedded.launch import connect, drop_everything
@@ -54,19 +55,26 @@ class ShapeResult:
     """Tables that hold another number of rows than they should."""
 
 
-def measure(stack: Stack, names: Sequence[str], report: Callable[[str], None]) -> list[ShapeResult]:
-    """A result for each of `names`, which are in NAMES. Raises StackError."""
+def measure(
+    stack: Stack, names: Sequence[str], report: Callable[[str], None], round_trip_ms: float = 0.0
+) -> list[ShapeResult]:
+    """A result for each of `names`, which are in NAMES. `round_trip_ms`: how far away the downstream is. Raises
+    StackError.
+    """
     stack.down()
     stack.wipe("mariadb", "relay", "logs")
     try:
         stack.claim()
         stack.up(("mariadb",), report=report)
-        return [_measure(stack, name, report) for name in names]
+        with FarProxy(stack.site().ports["mariadb"], round_trip_ms / 2000) as far:
+            port = far.port if round_trip_ms else far.to
+            return [_measure(stack, name, report, port) for name in names]
     finally:
         stack.down()
 
 
-def _measure(stack: Stack, name: str, report: Callable[[str], None]) -> ShapeResult:
+def _measure(stack: Stack, name: str, report: Callable[[str], None], applied_by: int) -> ShapeResult:
+    """`applied_by`: the port by which MariaDB is reached when the changes are applied."""
     folder = stack.home / "shapes"
     shutil.rmtree(folder, ignore_errors=True)
     report(f"{name}: making its traffic")
@@ -83,7 +91,9 @@ def _measure(stack: Stack, name: str, report: Callable[[str], None]) -> ShapeRes
     report(f"{name}: applying")
     whole = load_settings(stack.home / "sluice.toml")
     limits = replace(whole.apply, max_rows=batch)
-    settings = Settings(whole.upstream, Relay(folder.as_uri()), whole.downstream, apply=limits)
+    settings = Settings(
+        whole.upstream, Relay(folder.as_uri()), replace(whole.downstream, port=applied_by), apply=limits
+    )
     server = psutil.Process(stack.state().parts["mariadb"].process.pid)
     result = _apply(settings, relay, filled_ts, server, ShapeResult(name))
     if made is not None:

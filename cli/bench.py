@@ -49,16 +49,21 @@ def command() -> None:
     "--shape", "shapes", multiple=True, metavar="NAME",
     help="Made-up traffic of this shape in place of a recording's, without Airflow and Spark; may be repeated, `all`.",
 )  # fmt: skip
+@click.option(
+    "--round-trip", "round_trip_ms", type=click.FloatRange(min=0), default=0.0, metavar="MS",
+    help="With --shape: how far away the downstream is.",
+)  # fmt: skip
 @_JSON
 @click.pass_context
 def apply_command(
-    ctx: click.Context, *, directory: Path | None, mode: str, repeated: int, shapes: tuple[str, ...], as_json: bool
-) -> int:
+    ctx: click.Context, *, directory: Path | None, mode: str, repeated: int, shapes: tuple[str, ...],
+    round_trip_ms: float, as_json: bool,
+) -> int:  # fmt: skip
     """Row changes/s of applying a landed backlog."""
     from bench.apply import RECORDING, SETTINGS, measure
 
     if shapes:
-        return _apply_shapes(ctx, mode, shapes, as_json=as_json)
+        return _apply_shapes(ctx, mode, shapes, round_trip_ms, as_json=as_json)
     with stop_signals_raise():
         stack = _stack(ctx, f'{SETTINGS}\n[apply]\nmode = "{mode}"\n')
         folder = (directory or recording_folder(RECORDING)).absolute()
@@ -86,14 +91,16 @@ def apply_command(
     return 1 if result.differences else 0
 
 
-def _apply_shapes(ctx: click.Context, mode: str, shapes: tuple[str, ...], *, as_json: bool) -> int:
+def _apply_shapes(
+    ctx: click.Context, mode: str, shapes: tuple[str, ...], round_trip_ms: float, *, as_json: bool
+) -> int:
     from bench.apply_shapes import NAMES, measure
 
     if unknown := set(shapes) - {*NAMES, "all"}:
         raise click.BadParameter(f"{', '.join(unknown)}: there are {', '.join(NAMES)}", param_hint="--shape")
     with stop_signals_raise():
         stack = _stack(ctx, f'\n[apply]\nmode = "{mode}"\n')
-        results = measure(stack, NAMES if "all" in shapes else shapes, _reporter(as_json=as_json))
+        results = measure(stack, NAMES if "all" in shapes else shapes, _reporter(as_json=as_json), round_trip_ms)
     wrong = any(result.differences for result in results)
     if _keep(ctx, {"shapes": [asdict(result) for result in results]}, as_json=as_json):
         return 1 if wrong else 0

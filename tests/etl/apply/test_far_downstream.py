@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from bench.far_proxy import FarProxy
 from etl.apply import BatchReport, run_apply
 from etl.apply._batch_size import MORE_BYTES, MORE_ROWS, BatchSize
 from etl.settings import Apply, Relay, Settings, Upstream
 from relay import INSERT, Part, Window
 from tests.etl.apply.test_apply_random import fresh, rows_of
-from tests.etl.far_proxy import FarProxy
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.random_history import TABLES, History

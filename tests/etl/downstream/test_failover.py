@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from bench.far_proxy import FarProxy
 from etl.apply import BatchReport, run_apply
 from etl.downstream import DownstreamError, MySQLSession
 from etl.downstream.grants import grant_statement
@@ -20,7 +21,6 @@ from etl.settings import Apply, Downstream, Relay, Settings, Upstream
 from etl.sinks import mysql_parallel
 from relay import RelayLog
 from tests.etl.apply.test_apply_random import fresh, rows_of
-from tests.etl.far_proxy import FarProxy
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.random_history import TABLES, History
