@@ -69,6 +69,13 @@ class Dialect:
         """
         return self.has_local_infile and not self.is_tidb
 
+    @property
+    def takes_statements_ahead(self) -> bool:
+        """Whether statements, and the rows of a LOAD DATA LOCAL, may be sent before those in front of them are
+        answered. MariaDB takes them; of others it isn't known.
+        """
+        return self.product == "MariaDB" and self.loads_in_transactions
+
     # Sessions
 
     @property

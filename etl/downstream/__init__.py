@@ -10,11 +10,13 @@ from etl.downstream.checkpoint import (
     Refusal,
 )
 from etl.downstream.chunk_results import ChunkResult, ChunkResults
-from etl.downstream.mysql import DownstreamError, LoadOutcome, MySQLSession
+from etl.downstream.mysql import AHEAD, Ahead, DownstreamError, Load, LoadOutcome, MySQLSession
 from etl.downstream.savepoint import Savepoint, SavepointFile, sync_folder
 from etl.downstream.servers import connected, is_same_server
 
 __all__ = [
+    "AHEAD",
+    "Ahead",
     "Checkpoint",
     "CheckpointError",
     "CheckpointMovedError",
@@ -23,6 +25,7 @@ __all__ = [
     "ChunkResults",
     "DownstreamError",
     "Flight",
+    "Load",
     "LoadOutcome",
     "MySQLSession",
     "PendingDdl",

@@ -271,7 +271,7 @@ class CheckpointTable:
                 f"CREATE TABLE IF NOT EXISTS {self._table} (clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint"
                 " MEDIUMTEXT)"
             )
-        engine = self._session.engine_without_transactions(*self._place)
+        engine = self._session.engines_without_transactions([self._place])[0]
         if engine:
             raise CheckpointError(
                 f"the checkpoint table {self._table} on {self._session.address} is in the storage engine {engine},"

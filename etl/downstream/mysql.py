@@ -24,6 +24,7 @@ from errors import SluiceError
 from etl import server_errors
 from etl.dialect import Dialect, UnknownServerError
 from etl.downstream import _session_setup
+from etl.downstream._ahead import Answer, NotAskedError, Order, packets_of, send_ahead
 from etl.downstream.grants import grant_statement, has_roles, missing_rights
 from etl.formats.layout import Layout
 from etl.formats.load_data import load_statement, replace_statements
@@ -57,6 +58,8 @@ _ADVICE = {
     ),
     server_errors.PACKET_TOO_LARGE: "raise the server's max_allowed_packet",
 }
+AHEAD = 128
+"""Statements at most that are sent ahead: all their answers fit into what the network holds."""
 _LOAD_MESSAGE = re.compile(r"Records: (\d+)\s+Deleted: (\d+)\s+Skipped: (\d+)\s+Warnings: (\d+)")
 
 
@@ -94,17 +97,16 @@ class _Result(pymysql.connections.MySQLResult):
     def _read_load_local_packet(self, first_packet: Any) -> None:
         connection: Any = self.connection
         wanted = protocol.LoadLocalPacketWrapper(first_packet).filename
-        name, payload = connection.offered
-        connection.offered = (b"", b"")
-        refused = not name or wanted != name
-        try:
-            if not refused:
-                view = memoryview(payload)
-                size = min(_PACKET_BYTES, connection.max_allowed_packet)
-                for start in range(0, len(view), size):
-                    connection.write_packet(bytes(view[start : start + size]))
-        finally:
-            connection.write_packet(b"")
+        if connection.sent[0]:  # on its way already
+            refused = wanted != connection.sent[0]
+            connection._next_seq_id = connection.sent[1]
+            connection.sent = (b"", 0)
+        else:
+            name, payload = connection.offered
+            connection.offered = (b"", b"")
+            refused = not name or wanted != name
+            for data in packets_of(b"" if refused else payload, connection.packet_bytes):
+                connection.write_packet(data)
         packet = connection._read_packet()
         if refused:
             connection._force_close()
@@ -117,6 +119,14 @@ class _Result(pymysql.connections.MySQLResult):
 
 class _Connection(pymysql.connections.Connection):
     offered: tuple[bytes, Any] = (b"", b"")
+    """The one file that the server may ask for: its name and contents."""
+    sent: tuple[bytes, int] = (b"", 0)
+    """The one that it is sent unasked: its name, and the sequence number of what the server says then."""
+
+    @property
+    def packet_bytes(self) -> int:
+        """How much of a file makes a packet."""
+        return min(_PACKET_BYTES, self.max_allowed_packet)
 
     def _read_query_result(self, unbuffered: bool = False) -> int:  # noqa: FBT001, FBT002 as pymysql has it
         result = _Result(self)
@@ -127,15 +137,32 @@ class _Connection(pymysql.connections.Connection):
         return int(result.affected_rows or 0)
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Rows to be written into `target`, see `MySQLSession.load`."""
+
+    target: str
+    layout: Layout
+    payload: Any
+
+
+@dataclass(slots=True)
+class Ahead:
+    """Whether statements are sent ahead to a server; what one session finds out, all that share this know."""
+
+    allowed: bool = True
+
+
 class MySQLSession:
     """One session. Every method raises DownstreamError; after one the session must be rolled back or connected anew."""
 
     before_write: Callable[[], None] | None = None
     """Called before every `execute` and `load`; raises if nothing may be written. See `etl.sinks.mysql`."""
 
-    def __init__(self, settings: Downstream, unix_socket: str | None = None) -> None:
+    def __init__(self, settings: Downstream, unix_socket: str | None = None, ahead: Ahead | None = None) -> None:
         self._settings = settings
         self._unix_socket = unix_socket
+        self.ahead = ahead or Ahead()
         self._connection: _Connection | None = None
         self._dialect: Dialect | None = None
         self.known_tables: set[str] = set()
@@ -326,10 +353,21 @@ class MySQLSession:
             (str(level), int(code), str(message)) for level, code, message in self.query(self.dialect.show_warnings)
         ]
 
-    def engine_without_transactions(self, schema: str, table: str) -> str:
-        """The table's storage engine if it has no transactions, else "", also if there is no such table."""
-        rows = self.query(_ENGINE, (schema, table))
-        return str(rows[0][0]) if rows else ""
+    def engines_without_transactions(self, tables: Sequence[tuple[str, str]]) -> list[str]:
+        """The storage engine of each of these (schema, table) if it has no transactions, else "", also if there is no
+        such table.
+        """
+        found: list[str] = []
+        for first in range(0, len(tables), AHEAD):
+            some = tables[first : first + AHEAD]
+            several = (
+                self.query_ahead(_ENGINE, some) if self.sends_ahead else [self.query(_ENGINE, each) for each in some]
+            )
+            for rows in several:
+                if isinstance(rows, DownstreamError):
+                    raise rows
+                found.append(str(rows[0][0]) if rows else "")
+        return found
 
     def load(self, target: str, layout: Layout, payload: Any, *, strict: bool = True) -> LoadOutcome:
         """Write rows into `target`, a table's full name, quoted; `payload` (bytes-like) and `layout` as
@@ -348,15 +386,59 @@ class MySQLSession:
         connection = self._open()
         if not self.dialect.loads_in_transactions:
             return self._replace(connection, target, layout, payload)
-        name = "sluice-" + secrets.token_hex(8)
-        connection.offered = (name.encode(), payload)
+        order = _load_order(Load(target, layout, payload))
+        connection.offered = (order.name, payload)
         try:
-            self._run(f"LOAD DATA LOCAL INFILE '{name}' {load_statement(target, layout)}", None)
+            self._run(order.statement, None)
         finally:
             connection.offered = (b"", b"")
         result = connection._result
         message = result.message if result is not None else b""
-        match = _LOAD_MESSAGE.search(message.decode() if isinstance(message, bytes) else str(message or ""))
+        return self._outcome(message.decode() if isinstance(message, bytes) else str(message or ""))
+
+    @property
+    def sends_ahead(self) -> bool:
+        """Whether `send_ahead` may be used."""
+        return self.ahead.allowed and self.dialect.takes_statements_ahead
+
+    def send_ahead(self, orders: Sequence[bytes | Load]) -> list[int | LoadOutcome | DownstreamError]:
+        """Execute statements, and load rows, in order, without waiting for the answer of one before the next is sent:
+        at most AHEAD of them, some hundred KiB in all. What each of them did, or its error; those behind one that was
+        refused are executed all the same. Raises DownstreamError if the connection is lost; then nothing is sent ahead
+        any more.
+        """
+        if self.before_write is not None:
+            self.before_write()
+        answers = self._sent_ahead([_load_order(each) if isinstance(each, Load) else Order(each) for each in orders])
+        return [self._done(order, answer) for order, answer in zip(orders, answers, strict=True)]
+
+    def query_ahead(
+        self, statement: str, several: Sequence[Sequence[object]]
+    ) -> list[list[tuple[Any, ...]] | DownstreamError]:
+        """The rows of `query` with each of several `args`, in the same way; or the error."""
+        orders = [Order(fill(statement, args).encode("utf-8", "surrogateescape")) for args in several]
+        answers = self._sent_ahead(orders)
+        return [list(answer.rows) if answer.error is None else self._error(answer.error) for answer in answers]
+
+    def _sent_ahead(self, orders: Sequence[Order]) -> list[Answer]:
+        connection = self._open()
+        try:
+            return send_ahead(connection, orders, connection.packet_bytes)
+        except NotAskedError as error:
+            self.ahead.allowed = False
+            told = self._error(error)
+            raise DownstreamError(0, f"{told}; connecting anew, to do it statement by statement") from error
+        except (pymysql.err.MySQLError, OSError) as error:
+            self.ahead.allowed = False
+            raise self._error(error) from error
+
+    def _done(self, order: bytes | Load, answer: Answer) -> int | LoadOutcome | DownstreamError:
+        if answer.error is not None:
+            return self._error(answer.error)
+        return answer.affected if isinstance(order, bytes) else self._outcome(answer.message)
+
+    def _outcome(self, message: str) -> LoadOutcome:
+        match = _LOAD_MESSAGE.search(message)
         if match:
             return LoadOutcome(*(int(group) for group in match.groups()))
         raise DownstreamError(
@@ -410,3 +492,9 @@ class MySQLSession:
         if code in _ADVICE and (code != server_errors.INCORRECT_VALUE or "string value" in text):
             text += f"; {_ADVICE[code]}"
         return DownstreamError(0 if isinstance(error, OSError) else code, f"{self.address}: {text}")
+
+
+def _load_order(load: Load) -> Order:
+    name = "sluice-" + secrets.token_hex(8)
+    statement = f"LOAD DATA LOCAL INFILE '{name}' {load_statement(load.target, load.layout)}"
+    return Order(statement.encode("utf-8", "surrogateescape"), name.encode(), load.payload)

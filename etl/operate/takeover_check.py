@@ -251,8 +251,9 @@ def _tables(settings: Settings, pd: PDClient, checkpoint: Checkpoint, session: M
     ]
     yield from _named(STOPS, wide, "with names that the downstream can't hold (characters beyond U+FFFF)")
     present = [t for t in wanted if t not in missing]
-    for table in present:
-        if engine := session.engine_without_transactions(*names[table.id]):
+    engines = session.engines_without_transactions([names[table.id] for table in present])
+    for table, engine in zip(present, engines, strict=True):
+        if engine:
             yield Finding(
                 STOPS,
                 f"table {table.full_name}: in the storage engine {engine} downstream, which has no transactions: ALTER"

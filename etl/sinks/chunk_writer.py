@@ -69,7 +69,7 @@ class ChunkWriter:
     def prepare(self) -> None:
         """Load the rows into a temporary table. Commits what is open."""
         chunk, session = self._chunk, self._session
-        engine = session.engine_without_transactions(chunk.table.schema_name, chunk.table.name)
+        engine = session.engines_without_transactions([(chunk.table.schema_name, chunk.table.name)])[0]
         if engine:
             raise UnfitChunkError(f"{chunk.table.full_name} on {session.address} is in the storage engine {engine}")
         if self._asked.how != COMPARE:

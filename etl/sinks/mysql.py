@@ -38,7 +38,7 @@ from etl.sinks._marked_ddl import MarkedDdl
 from etl.sinks._text_as_bytes import hold_as_bytes
 from etl.sinks.chunk_writer import Chunk, ChunkWriter
 from etl.sinks.sink import ApplyError, Confirm, Keeper, Written, nothing_to_confirm
-from etl.sinks.step_writer import StepWriter
+from etl.sinks.step_writer import StepWriter, small_together
 from etl.steps import CommitDetail, RelaxDetail, ScopedDdl, Step
 from relay import Appointment
 from upstream import PDClient, tso
@@ -143,8 +143,8 @@ class MySQLSink:
     def run(self, steps: Iterable[Step], confirm: Confirm = nothing_to_confirm) -> Written:
         written = Written()
         self._confirm = confirm
-        for step in steps:
-            self._execute(step, written)
+        for together in small_together(steps):
+            self._execute_all(together, written)
         self._purge(written)
         written.round_trip_s = self._session.round_trip_s
         return written
@@ -221,11 +221,16 @@ class MySQLSink:
         self._row.commit_here()
         return result
 
+    def _execute_all(self, steps: Sequence[Step], written: Written) -> None:
+        """As `small_together` makes them."""
+        if steps[0].kind in ("delete", "load"):
+            self._row.begin()
+            self._write(steps, written)
+        else:
+            self._execute(steps[0], written)
+
     def _execute(self, step: Step, written: Written) -> None:
         match step.kind:
-            case "delete" | "load":
-                self._row.begin()
-                self._write(step, written)
             case "commit":
                 self._row.begin()
                 self._commit(step, written)
@@ -238,10 +243,10 @@ class MySQLSink:
             case _:
                 raise ValueError(f"unknown step {step.kind!r}")
 
-    def _write(self, step: Step, written: Written) -> None:
+    def _write(self, steps: Sequence[Step], written: Written) -> None:
         started = time.perf_counter()
         self._writer.follow(self._row.value)
-        self._writer.write(step, safe=self._in_safe_mode)
+        self._writer.write_all(steps, safe=self._in_safe_mode)
         written.send_s += time.perf_counter() - started
 
     @property

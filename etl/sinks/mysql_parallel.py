@@ -134,8 +134,7 @@ class _Worker:
         for pause_s in (*_PAUSES_S, None):
             try:
                 # As autocommit is off, the first statement begins a transaction: no round trip for that alone.
-                for step in steps:
-                    self._writer.write(step)
+                self._writer.write_all(steps)
                 self._table.lock(checkpoint, shared=True)
                 self._session.commit()
                 self._used = time.monotonic()
@@ -183,6 +182,10 @@ class ParallelMySQLSink(MySQLSink):
     def remember(self, refusal: str, decided: Sequence[int]) -> None:
         self._close_workers()
         super().remember(refusal, decided)
+
+    def _execute_all(self, steps: Sequence[Step], written: Written) -> None:
+        for step in steps:
+            self._execute(step, written)
 
     def _execute(self, step: Step, written: Written) -> None:
         match step.kind:
@@ -238,7 +241,7 @@ class ParallelMySQLSink(MySQLSink):
 
     def _worker(self, number: int) -> _Worker:
         while len(self._workers) <= number:
-            session = MySQLSession(self._downstream)
+            session = MySQLSession(self._downstream, ahead=self._session.ahead)
             table = CheckpointTable.of(session, self._downstream, self._cluster_id)
             self._workers.append(_Worker(session, table, len(self._workers)))
         return self._workers[number]

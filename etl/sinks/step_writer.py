@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import secrets
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from etl import server_errors
-from etl.downstream import Checkpoint, DownstreamError, LoadOutcome, MySQLSession
+from etl.downstream import AHEAD, Checkpoint, DownstreamError, Load, LoadOutcome, MySQLSession
 from etl.formats.deletes import counts
 from etl.formats.layout import Layout
 from etl.formats.sql_text import quote_name
@@ -16,6 +17,9 @@ from etl.sinks.sink import ApplyError
 from etl.steps import DeleteDetail, LoadDetail, RowsDetail, Step
 
 _SHOWN = 3
+_BEFORE = "sluice_before"
+_SMALL_BYTES = 64 * 2**10
+_TOGETHER_BYTES = 512 * 2**10
 
 
 class StepWriter:
@@ -38,32 +42,82 @@ class StepWriter:
         Raises ApplyError when the downstream's rows aren't those that the step expects, and DownstreamError when trying
         again may help.
         """
-        safe = safe and step.full_name not in self._checkpoint.copied
         detail = step.detail_of(RowsDetail)
         if detail.absent:
-            if safe:
+            if safe and step.full_name not in self._checkpoint.copied:
                 self._check_absent(step)
             return
-        safe = safe or detail.safe
-        self._check_engine(step)
+        safe = self._is_safe(step, safe=safe)
+        self._check_engines([step])
         if step.kind == "delete":
             self._delete(step, safe=safe)
         else:
             self._load(step, safe=safe)
 
-    def _check_engine(self, step: Step) -> None:
-        """A table whose engine has no transactions would keep what is rolled back. Looked at once in a session."""
-        if step.full_name in self._session.known_tables:
+    def write_all(self, steps: Sequence[Step], *, safe: bool = False) -> None:
+        """`write` of each. Small ones are sent before those in front of them are answered: hundreds of tables with a
+        few rows each would be as many round trips, and more.
+        """
+        for together in small_together(steps):
+            if len(together) > 1 and self._session.sends_ahead:
+                self._write_ahead(together, safe=safe)
+                continue
+            for step in together:
+                self.write(step, safe=safe)
+
+    def _write_ahead(self, steps: Sequence[Step], *, safe: bool) -> None:
+        self._check_engines(steps)
+        mark, *answers = self._session.send_ahead([f"SAVEPOINT {_BEFORE}".encode(), *map(self._order, steps)])
+        for answer in (mark, *answers):
+            if isinstance(answer, DownstreamError) and answer.transient:
+                raise answer
+        if all(
+            self._is_as_expected(step, answer, safe=self._is_safe(step, safe=safe))
+            for step, answer in zip(steps, answers, strict=True)
+        ):
             return
-        engine = self._session.engine_without_transactions(step.schema, step.table)
-        if engine:
-            raise DownstreamError(
-                server_errors.UNFIT,
-                f"table {step.full_name} on {self._session.address} is in the storage engine {engine}, which has no"
-                " transactions: after a crash changes would be lost or doubled. Nothing was written to it.",
-                "ALTER TABLE ... ENGINE = InnoDB there",
-            )
-        self._session.known_tables.add(step.full_name)
+        # One by one, the one that is refused is told of as ever.
+        self._session.query(f"ROLLBACK TO SAVEPOINT {_BEFORE}")
+        for step in steps:
+            self.write(step, safe=safe)
+
+    def _order(self, step: Step) -> bytes | Load:
+        if step.kind == "delete":
+            return bytes(step.payload)
+        return Load(self._names(step)[0], step.detail_of(LoadDetail).layout, step.payload)
+
+    def _is_safe(self, step: Step, *, safe: bool) -> bool:
+        """Whether rows may be missing or there already."""
+        return step.detail_of(RowsDetail).safe or (safe and step.full_name not in self._checkpoint.copied)
+
+    def _is_as_expected(self, step: Step, done: int | LoadOutcome | DownstreamError, *, safe: bool) -> bool:
+        if isinstance(done, DownstreamError):
+            return False
+        if isinstance(done, int):
+            return safe or done == step.rows
+        detail = step.detail_of(LoadDetail)
+        if done.warnings != detail.warnings:
+            return False
+        expected = LoadOutcome(step.rows, detail.replaces, 0, detail.warnings)
+        if done.records < 0:  # the server tells the sum only
+            expected = LoadOutcome(-1, step.rows + detail.replaces, 0, detail.warnings)
+        return safe or done == expected
+
+    def _check_engines(self, steps: Sequence[Step]) -> None:
+        """A table whose engine has no transactions would keep what is rolled back. Looked at once in a session."""
+        new = {step.full_name: step for step in steps if step.full_name not in self._session.known_tables}
+        if not new:
+            return
+        engines = self._session.engines_without_transactions([(step.schema, step.table) for step in new.values()])
+        for name, engine in zip(new, engines, strict=True):
+            if engine:
+                raise DownstreamError(
+                    server_errors.UNFIT,
+                    f"table {name} on {self._session.address} is in the storage engine {engine}, which has no"
+                    " transactions: after a crash changes would be lost or doubled. Nothing was written to it.",
+                    "ALTER TABLE ... ENGINE = InnoDB there",
+                )
+            self._session.known_tables.add(name)
 
     def _delete(self, step: Step, *, safe: bool) -> None:
         listed = step.detail_of(DeleteDetail).listed
@@ -76,7 +130,7 @@ class StepWriter:
             raise self._refused(step, error) from error
         if affected is None:
             raise self._mismatch(step, "rows came or went while those to be removed were counted", "")
-        if affected != step.rows and not safe:
+        if not self._is_as_expected(step, affected, safe=safe):
             raise self._mismatch(
                 step, f"{affected} rows of the {step.rows} to be removed were there", self._missing(step)
             )
@@ -91,10 +145,7 @@ class StepWriter:
                 raise self._mismatch(step, f"{outcome.warnings} warnings: {texts}", "")
         except DownstreamError as error:
             raise self._refused(step, error) from error
-        expected = LoadOutcome(step.rows, replaces, 0, warnings)
-        if outcome.records < 0:  # the server tells the sum only
-            expected = LoadOutcome(-1, step.rows + replaces, 0, warnings)
-        if outcome != expected and not safe:
+        if not self._is_as_expected(step, outcome, safe=safe):
             found = f"{outcome.deleted} rows were replaced, {replaces} expected; {outcome.skipped} skipped"
             raise self._mismatch(step, found, self._unexpected(step, replaces=bool(replaces)))
 
@@ -264,3 +315,33 @@ class StepWriter:
         """The table, and a temporary one to be made beside it."""
         schema = quote_name(step.schema)
         return f"{schema}.{quote_name(step.table)}", f"{schema}.{quote_name('sluice_check_' + secrets.token_hex(4))}"
+
+
+def small_together(steps: Iterable[Step]) -> Iterator[list[Step]]:
+    """The steps in their order: small deletes and loads that follow each other together, any other one alone."""
+    group: list[Step] = []
+    size = 0
+    for step in steps:
+        is_small = _is_small(step)
+        if group and (not is_small or len(group) == AHEAD - 1 or size + len(step.payload) > _TOGETHER_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(step)
+        size += len(step.payload)
+        if not is_small:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _is_small(step: Step) -> bool:
+    """Whether a step is one statement, and nothing has to be asked or set before it."""
+    if step.kind not in ("delete", "load") or len(step.payload) > _SMALL_BYTES:
+        return False
+    if step.detail_of(RowsDetail).absent:
+        return False
+    if step.kind == "delete":
+        return step.detail_of(DeleteDetail).listed is None
+    detail = step.detail_of(LoadDetail)
+    return not detail.warnings and not detail.layout.generated

@@ -1,0 +1,215 @@
+"""Small steps are sent before those in front of them are answered: what is downstream then, and what is said of it, is
+as if each had been waited for.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bench.far_proxy import FarProxy
+from etl.downstream import AHEAD, DownstreamError, Load, LoadOutcome, MySQLSession
+from etl.formats.layout import Layout
+from etl.sinks.sink import ApplyError
+from etl.sinks.step_writer import StepWriter
+from etl.steps import DeleteDetail, LoadDetail, Step
+from tests.etl.mariadb_fixture import MariaDBServer
+
+TABLES = 5
+LAYOUT = Layout(("id", "v"))
+
+
+@pytest.fixture
+def filled(session: MySQLSession) -> MySQLSession:
+    """Tables of which each has the rows 0 to 9, in a transaction."""
+    session.query("CREATE DATABASE d")
+    for number in range(TABLES):
+        session.query(f"CREATE TABLE d.t{number} (id int PRIMARY KEY, v int NOT NULL)")
+        session.query(f"INSERT INTO d.t{number} VALUES {','.join(f'({n},0)' for n in range(10))}")
+    session.query("COMMIT")
+    session.query("BEGIN")
+    return session
+
+
+def load(table: int, rows: dict[int, object], *, replaces: int = 0) -> Step:
+    text = "".join(f"{key}\t{value}\n" for key, value in rows.items()).encode()
+    return Step(
+        LoadDetail(90, layout=LAYOUT, replaces=replaces, keys=("id",)), 100, "d", f"t{table}", len(rows), 0, text
+    )
+
+
+def delete(table: int, keys: list[int]) -> Step:
+    statement = f"DELETE FROM `d`.`t{table}` WHERE `id` IN ({','.join(map(str, keys))})".encode()
+    return Step(DeleteDetail(90), 100, "d", f"t{table}", len(keys), 0, statement)
+
+
+def rows_of(session: MySQLSession) -> list[list[tuple[int, int]]]:
+    return [session.query(f"SELECT id, v FROM d.t{number} ORDER BY id") for number in range(TABLES)]
+
+
+ONE = st.one_of(
+    st.builds(
+        load, st.integers(0, TABLES - 1),
+        st.dictionaries(st.integers(0, 30), st.integers(0, 9), min_size=1, max_size=5), replaces=st.integers(0, 5),
+    ),
+    st.builds(delete, st.integers(0, TABLES - 1), st.lists(st.integers(0, 30), min_size=1, max_size=5, unique=True)),
+    st.builds(lambda key: load(0, {key: "no number"}), st.integers(40, 50)),
+)  # fmt: skip
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(ONE, min_size=2, max_size=12), safe=st.booleans())
+def test_it_ends_as_if_each_step_had_been_waited_for(mariadb: MariaDBServer, steps: list[Step], safe: bool) -> None:
+    """Right and wrong steps: the same rows, or the same error with the same words, and nothing of the batch then."""
+    found = []
+    for ahead in (False, True):
+        with closing(MySQLSession(mariadb.downstream)) as session:
+            session.connect()
+            session.ahead.allowed = ahead
+            session.query("DROP DATABASE IF EXISTS d")
+            session.query("CREATE DATABASE d")
+            for number in range(TABLES):
+                session.query(f"CREATE TABLE d.t{number} (id int PRIMARY KEY, v int NOT NULL)")
+                session.query(f"INSERT INTO d.t{number} VALUES {','.join(f'({n},0)' for n in range(10))}")
+            session.query("COMMIT")
+            session.query("BEGIN")
+            said = ""
+            try:
+                StepWriter(session).write_all(steps, safe=safe)
+            except ApplyError as error:
+                said = str(error)
+                session.rollback()
+            found.append((said, rows_of(session)))
+    assert found[0] == found[1]
+
+
+def test_hundreds_of_tables_take_a_few_round_trips(mariadb: MariaDBServer, session: MySQLSession) -> None:
+    count = 300
+    session.query("CREATE DATABASE d")
+    for number in range(count):
+        session.query(f"CREATE TABLE d.t{number} (id int PRIMARY KEY, v int NOT NULL)")
+    with FarProxy(mariadb.port) as proxy:
+        far = MySQLSession(replace(mariadb.downstream, port=proxy.port))
+        with closing(far):
+            far.connect()
+            before = proxy.turns[0]
+            StepWriter(far).write_all([load(number, {1: number}) for number in range(count)])
+            far.commit()
+            used = proxy.turns[0] - before
+    assert used <= 12, "six for the rows and the engines, one to commit; TCP may deliver one in two"
+    assert all(session.query(f"SELECT v FROM d.t{number}") == [(number,)] for number in range(count))
+
+
+def test_a_table_that_is_missing_is_told_of_as_ever_once_it_goes_one_by_one(filled: MySQLSession) -> None:
+    """The server refuses before it asks for the rows, which it takes for a command then, and hangs up."""
+    steps = [load(0, {20: 1}), load(99, {20: 1}), load(1, {20: 1})]
+    with pytest.raises(DownstreamError, match=r"t99.*statement by statement") as caught:
+        StepWriter(filled).write_all(steps)
+    assert caught.value.transient
+    filled.connect()
+    assert rows_of(filled)[0] == [(n, 0) for n in range(10)], "nothing of it is left"
+    assert not filled.sends_ahead
+    with pytest.raises(ApplyError, match=r"table d\.t99, load of 1 rows .*doesn't exist"):
+        StepWriter(filled).write_all(steps)
+
+
+def test_a_statement_that_is_refused_leaves_the_session_usable(filled: MySQLSession) -> None:
+    found = filled.send_ahead(
+        [
+            b"INSERT INTO d.t0 VALUES (20, 1)",
+            b"INSERT INTO d.t0 VALUES (20, 1)",
+            Load("d.t1", LAYOUT, b"20\tno number\n"),
+            Load("d.t1", LAYOUT, b"21\t1\n22\t1\n"),
+        ]
+    )
+    first, second, third, fourth = found
+    assert (first, fourth) == (1, LoadOutcome(2, 0, 0, 0))
+    assert isinstance(second, DownstreamError) and second.code == 1062
+    assert isinstance(third, DownstreamError) and third.code == 1366
+    assert filled.query("SELECT COUNT(*) FROM d.t1") == [(12,)]
+    assert filled.sends_ahead
+
+
+def test_a_deadlock_among_them_is_what_is_raised(mariadb: MariaDBServer, filled: MySQLSession) -> None:
+    """The server has rolled all back then, and executed what came behind in a transaction of its own."""
+    other = MySQLSession(mariadb.downstream)
+    with closing(other):
+        other.connect()
+        filled.query("SET SESSION innodb_lock_wait_timeout = 20")
+        filled.query("UPDATE d.t0 SET v = 1 WHERE id = 1")
+        other.begin()
+        for n in range(10):  # the one with more to undo goes on
+            other.query(f"UPDATE d.t1 SET v = {n} WHERE id = {n}")
+        waiting = threading.Thread(target=lambda: other.query("UPDATE d.t0 SET v = 2 WHERE id = 1"))
+        waiting.start()
+        with pytest.raises(DownstreamError) as caught:
+            StepWriter(filled).write_all([load(2, {20: 1}), delete(1, [1]), load(3, {20: 1})])
+        assert caught.value.code == 1213
+        assert caught.value.transient
+        filled.rollback()
+        waiting.join(30)
+        other.commit()
+    assert rows_of(filled)[2:4] == [[(n, 0) for n in range(10)]] * 2
+    assert filled.query("SELECT v FROM d.t0 WHERE id = 1") == [(2,)]
+
+
+def test_a_connection_that_breaks_among_them_ends_in_an_error_that_passes(mariadb: MariaDBServer) -> None:
+    with FarProxy(mariadb.port) as proxy:
+        far = MySQLSession(replace(mariadb.downstream, port=proxy.port))
+        with closing(far):
+            far.connect()
+            far.query("CREATE DATABASE e")
+            far.query("CREATE TABLE e.t (id int PRIMARY KEY, v int)")
+            proxy.cut = lambda _: True
+            with pytest.raises(DownstreamError) as caught:
+                far.send_ahead([Load("e.t", LAYOUT, b"1\t1\n"), b"INSERT INTO e.t VALUES (2, 2)"])
+            assert caught.value.transient
+            assert not far.sends_ahead, "what the server or a proxy makes of it isn't known: from now on one by one"
+
+
+def test_answers_to_as_many_as_are_sent_at_once_fit_into_the_network(filled: MySQLSession) -> None:
+    """Nobody reads them while the statements are written."""
+    found = filled.send_ahead([Load(f"d.t{n % TABLES}", LAYOUT, b"%d\t1\n" % (100 + n)) for n in range(AHEAD)])
+    assert found == [LoadOutcome(1, 0, 0, 0)] * AHEAD
+    names = filled.query_ahead("SELECT REPEAT('x', 200) FROM d.t0 WHERE id = %s", [(n % 10,) for n in range(AHEAD)])
+    assert names == [[("x" * 200,)]] * AHEAD
+
+
+@pytest.fixture
+def asking(mariadb: MariaDBServer) -> Iterator[int]:
+    """The port of a server that passes all on, but names another file than the one that is loaded."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+
+        def serve() -> None:
+            client, _ = server.accept()
+            real = socket.create_connection(("127.0.0.1", mariadb.port))
+
+            def back() -> None:
+                while data := real.recv(1 << 16):
+                    at = data.find(b"\xfbsluice-")
+                    client.sendall(data if at < 0 else data[: at + 1] + b"/etc/sl" + data[at + 8 :])
+                client.close()
+
+            threading.Thread(target=back, daemon=True).start()
+            while data := client.recv(1 << 16):
+                real.sendall(data)
+            real.close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield server.getsockname()[1]
+
+
+def test_a_server_that_asks_for_another_file_is_left(mariadb: MariaDBServer, filled: MySQLSession, asking: int) -> None:
+    filled.commit()
+    session = MySQLSession(replace(mariadb.downstream, port=asking))
+    with closing(session):
+        session.connect()
+        with pytest.raises(DownstreamError, match="a file that was not offered"):
+            session.send_ahead([Load("d.t0", LAYOUT, b"20\t1\n"), Load("d.t1", LAYOUT, b"20\t1\n")])
