@@ -24,7 +24,7 @@ from errors import SluiceError
 from etl import server_errors
 from etl.dialect import Dialect, UnknownServerError
 from etl.downstream import _session_setup
-from etl.downstream._ahead import Answer, NotAskedError, Order, packets_of, send_ahead
+from etl.downstream._ahead import AFTER_ROWS, FIRST_LINE, LEAST_PACKET, Answer, NotAskedError, Order, send_ahead
 from etl.downstream.grants import grant_statement, has_roles, missing_rights
 from etl.formats.layout import Layout
 from etl.formats.load_data import load_statement, replace_statements
@@ -97,16 +97,20 @@ class _Result(pymysql.connections.MySQLResult):
     def _read_load_local_packet(self, first_packet: Any) -> None:
         connection: Any = self.connection
         wanted = protocol.LoadLocalPacketWrapper(first_packet).filename
-        if connection.sent[0]:  # on its way already
-            refused = wanted != connection.sent[0]
-            connection._next_seq_id = connection.sent[1]
-            connection.sent = (b"", 0)
+        if connection.sent:  # on its way already
+            refused = wanted != connection.sent
+            connection._next_seq_id = AFTER_ROWS
+            connection.sent = b""
         else:
             name, payload = connection.offered
             connection.offered = (b"", b"")
             refused = not name or wanted != name
-            for data in packets_of(b"" if refused else payload, connection.packet_bytes):
-                connection.write_packet(data)
+            try:
+                view = memoryview(b"" if refused else payload)
+                for start in range(0, len(view), connection.packet_bytes):
+                    connection.write_packet(bytes(view[start : start + connection.packet_bytes]))
+            finally:
+                connection.write_packet(b"")
         packet = connection._read_packet()
         if refused:
             connection._force_close()
@@ -120,8 +124,8 @@ class _Result(pymysql.connections.MySQLResult):
 class _Connection(pymysql.connections.Connection):
     offered: tuple[bytes, Any] = (b"", b"")
     """The one file that the server may ask for: its name and contents."""
-    sent: tuple[bytes, int] = (b"", 0)
-    """The one that it is sent unasked: its name, and the sequence number of what the server says then."""
+    sent: bytes = b""
+    """The name of the one that it is sent unasked."""
 
     @property
     def packet_bytes(self) -> int:
@@ -399,17 +403,19 @@ class MySQLSession:
     @property
     def sends_ahead(self) -> bool:
         """Whether `send_ahead` may be used."""
-        return self.ahead.allowed and self.dialect.takes_statements_ahead
+        return self.ahead.allowed and self.dialect.takes_statements_ahead and self._open().packet_bytes >= LEAST_PACKET
 
     def send_ahead(self, orders: Sequence[bytes | Load]) -> list[int | LoadOutcome | DownstreamError]:
         """Execute statements, and load rows, in order, without waiting for the answer of one before the next is sent:
-        at most AHEAD of them, some hundred KiB in all. What each of them did, or its error; those behind one that was
-        refused are executed all the same. Raises DownstreamError if the connection is lost; then nothing is sent ahead
-        any more.
+        at most AHEAD of them, of 64 KiB each and some hundred KiB in all. What each of them did, or its error; those
+        behind one that was refused are executed all the same. Raises DownstreamError if the connection is lost; then
+        nothing is sent ahead any more.
         """
         if self.before_write is not None:
             self.before_write()
-        answers = self._sent_ahead([_load_order(each) if isinstance(each, Load) else Order(each) for each in orders])
+        answers = self._sent_ahead(
+            [_load_order(each, led=True) if isinstance(each, Load) else Order(each) for each in orders]
+        )
         return [self._done(order, answer) for order, answer in zip(orders, answers, strict=True)]
 
     def query_ahead(
@@ -423,7 +429,7 @@ class MySQLSession:
     def _sent_ahead(self, orders: Sequence[Order]) -> list[Answer]:
         connection = self._open()
         try:
-            return send_ahead(connection, orders, connection.packet_bytes)
+            return send_ahead(connection, orders)
         except NotAskedError as error:
             self.ahead.allowed = False
             told = self._error(error)
@@ -494,7 +500,9 @@ class MySQLSession:
         return DownstreamError(0 if isinstance(error, OSError) else code, f"{self.address}: {text}")
 
 
-def _load_order(load: Load) -> Order:
+def _load_order(load: Load, *, led: bool = False) -> Order:
+    """`led`: to be sent ahead."""
     name = "sluice-" + secrets.token_hex(8)
-    statement = f"LOAD DATA LOCAL INFILE '{name}' {load_statement(load.target, load.layout)}"
-    return Order(statement.encode("utf-8", "surrogateescape"), name.encode(), load.payload)
+    statement = f"LOAD DATA LOCAL INFILE '{name}' {load_statement(load.target, load.layout, led=led)}"
+    payload = FIRST_LINE + bytes(load.payload) if led else load.payload
+    return Order(statement.encode("utf-8", "surrogateescape"), name.encode(), payload)

@@ -131,8 +131,10 @@ def layout_of(table: Table, forms: Mapping[str, str]) -> Layout:
     )
 
 
-def load_statement(target: str, layout: Layout) -> str:
-    """What follows ``LOAD DATA LOCAL INFILE '<name>' ``. `target`: the table's full name, quoted."""
+def load_statement(target: str, layout: Layout, *, led: bool = False) -> str:
+    """What follows ``LOAD DATA LOCAL INFILE '<name>' ``. `target`: the table's full name, quoted. `led`: the text has a
+    line before its rows.
+    """
     targets: list[str] = []
     conversions: list[str] = []
     for column in layout.columns:
@@ -148,7 +150,8 @@ def load_statement(target: str, layout: Layout) -> str:
         targets.append(variable)
     return (
         f"REPLACE INTO TABLE {target} CHARACTER SET utf8mb4 FIELDS TERMINATED BY '\\t' ESCAPED BY '\\\\' "
-        f"LINES TERMINATED BY '\\n' ({', '.join(targets)})" + (f" SET {', '.join(conversions)}" if conversions else "")
+        f"LINES TERMINATED BY '\\n' {'IGNORE 1 LINES ' if led else ''}({', '.join(targets)})"
+        + (f" SET {', '.join(conversions)}" if conversions else "")
     )
 
 

@@ -4,10 +4,10 @@ as if each had been waited for.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -70,7 +70,7 @@ def test_it_ends_as_if_each_step_had_been_waited_for(mariadb: MariaDBServer, ste
     """Right and wrong steps: the same rows, or the same error with the same words, and nothing of the batch then."""
     found = []
     for ahead in (False, True):
-        with closing(MySQLSession(mariadb.downstream)) as session:
+        with contextlib.closing(MySQLSession(mariadb.downstream)) as session:
             session.connect()
             session.ahead.allowed = ahead
             session.query("DROP DATABASE IF EXISTS d")
@@ -97,7 +97,7 @@ def test_hundreds_of_tables_take_a_few_round_trips(mariadb: MariaDBServer, sessi
         session.query(f"CREATE TABLE d.t{number} (id int PRIMARY KEY, v int NOT NULL)")
     with FarProxy(mariadb.port) as proxy:
         far = MySQLSession(replace(mariadb.downstream, port=proxy.port))
-        with closing(far):
+        with contextlib.closing(far):
             far.connect()
             before = proxy.turns[0]
             StepWriter(far).write_all([load(number, {1: number}) for number in range(count)])
@@ -120,6 +120,44 @@ def test_a_table_that_is_missing_is_told_of_as_ever_once_it_goes_one_by_one(fill
         StepWriter(filled).write_all(steps)
 
 
+def test_rows_are_never_read_as_commands(mariadb: MariaDBServer, filled: MySQLSession) -> None:
+    """A LOAD that is refused, and rows that say COM_QUERY, not even through a proxy that numbers packets anew."""
+    filled.commit()
+    text = b"\x03DROP TABLE d.t1 -- \t1\n"
+    with pytest.raises(DownstreamError):
+        filled.send_ahead([Load("d.missing", LAYOUT, text)])
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as server:
+        threading.Thread(target=renumbering, args=(server, mariadb.port), daemon=True).start()
+        through = MySQLSession(replace(mariadb.downstream, port=server.getsockname()[1]))
+        with contextlib.closing(through):
+            through.connect()
+            with pytest.raises(DownstreamError, match="missing"):
+                through.send_ahead([Load("d.missing", LAYOUT, text), b"DELETE FROM d.t0"])
+    filled.connect()
+    assert rows_of(filled) == [[(n, 0) for n in range(10)]] * TABLES
+
+
+def renumbering(server: socket.socket, port: int) -> None:
+    """A proxy for which every packet of a client that isn't one of the handshake is a command, whatever its number."""
+    client, _ = server.accept()
+    real = socket.create_connection(("127.0.0.1", port))
+    in_handshake = True
+
+    def back() -> None:
+        with contextlib.suppress(OSError):
+            while data := real.recv(1 << 16):
+                client.sendall(data)
+        client.close()
+
+    threading.Thread(target=back, daemon=True).start()
+    with client.makefile("rb") as sent:
+        while head := sent.read(4):
+            data = sent.read(int.from_bytes(head[:3], "little"))
+            in_handshake = in_handshake and head[3] > 0
+            real.sendall(head[:3] + (head[3:] if in_handshake else b"\0") + data)
+    real.close()
+
+
 def test_a_statement_that_is_refused_leaves_the_session_usable(filled: MySQLSession) -> None:
     found = filled.send_ahead(
         [
@@ -140,7 +178,7 @@ def test_a_statement_that_is_refused_leaves_the_session_usable(filled: MySQLSess
 def test_a_deadlock_among_them_is_what_is_raised(mariadb: MariaDBServer, filled: MySQLSession) -> None:
     """The server has rolled all back then, and executed what came behind in a transaction of its own."""
     other = MySQLSession(mariadb.downstream)
-    with closing(other):
+    with contextlib.closing(other):
         other.connect()
         filled.query("SET SESSION innodb_lock_wait_timeout = 20")
         filled.query("UPDATE d.t0 SET v = 1 WHERE id = 1")
@@ -163,7 +201,7 @@ def test_a_deadlock_among_them_is_what_is_raised(mariadb: MariaDBServer, filled:
 def test_a_connection_that_breaks_among_them_ends_in_an_error_that_passes(mariadb: MariaDBServer) -> None:
     with FarProxy(mariadb.port) as proxy:
         far = MySQLSession(replace(mariadb.downstream, port=proxy.port))
-        with closing(far):
+        with contextlib.closing(far):
             far.connect()
             far.query("CREATE DATABASE e")
             far.query("CREATE TABLE e.t (id int PRIMARY KEY, v int)")
@@ -185,7 +223,7 @@ def test_answers_to_as_many_as_are_sent_at_once_fit_into_the_network(filled: MyS
 @pytest.fixture
 def asking(mariadb: MariaDBServer) -> Iterator[int]:
     """The port of a server that passes all on, but names another file than the one that is loaded."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as server:
 
         def serve() -> None:
             client, _ = server.accept()
@@ -209,7 +247,7 @@ def asking(mariadb: MariaDBServer) -> Iterator[int]:
 def test_a_server_that_asks_for_another_file_is_left(mariadb: MariaDBServer, filled: MySQLSession, asking: int) -> None:
     filled.commit()
     session = MySQLSession(replace(mariadb.downstream, port=asking))
-    with closing(session):
+    with contextlib.closing(session):
         session.connect()
         with pytest.raises(DownstreamError, match="a file that was not offered"):
             session.send_ahead([Load("d.t0", LAYOUT, b"20\t1\n"), Load("d.t1", LAYOUT, b"20\t1\n")])
