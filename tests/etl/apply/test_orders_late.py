@@ -102,7 +102,7 @@ def test_a_point_to_stop_at_is_kept_by_the_batch_that_is_being_written(
     settings, relay = settings_of(story, "atomic"), story._relay
     with meanwhile(
         monkeypatch,
-        "load",
+        "send_ahead",
         lambda: operate.run_until(settings, str(stop)),
         lambda: relay.control().apply_until_ts == stop,
     ) as came:
