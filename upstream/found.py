@@ -120,9 +120,7 @@ class FoundImages(RowImages):
         self.cells = cells
         self._slots = {name: slot for slot, name in enumerate(layout.names)}
         self._decoded = decoded
-        size = layout.slots * count
-        self._words = np.frombuffer(cells, np.uint64, size, 8 * size).reshape(layout.slots, count)
-        self._flags = np.frombuffer(cells, np.uint8, size, 16 * size).reshape(layout.slots, count)
+        self._cells = np.frombuffer(cells, np.uint64).reshape(count, layout.slots, 2)
 
     def some(self, name: str, rows: Ints) -> pa.Array:
         return super().some(name, rows) if name in self._made else self._array(name, rows)
@@ -132,17 +130,18 @@ class FoundImages(RowImages):
         slot = self._slots[name]
         if slot < len(self.layout.columns) and self.layout.columns[slot].kind != "int":
             return None
-        flags = self._flags[slot]
+        flags = self._flags(slot)
         if not (flags == VARINT).all() and not (
             (flags == UVARINT).all() and slot < len(self.layout.columns) and self.layout.columns[slot].unsigned
         ):
             return None
-        numbers: npt.NDArray[np.int64] = self._words[slot].view(np.int64)
+        numbers: npt.NDArray[np.int64] = np.ascontiguousarray(self._cells[:, slot, 1]).view(np.int64)
         return numbers
 
-    def lacks_values(self) -> bool:
-        """Whether some row hasn't every column."""
-        return bool((self._flags[: len(self.layout.columns)] == _ABSENT).any())
+    def _flags(self, slot: int) -> Bytes:
+        """Of a column's datums, _ABSENT where there is none."""
+        flags: Bytes = (self._cells[:, slot, 0] >> np.uint64(56)).astype(np.uint8)
+        return flags
 
     def alike(self, other: FoundImages, own: Ints, others: Ints, names: tuple[str, ...] | None = None) -> Bytes:
         """What the images at places of `self` are to those at places of `other`, of the same table: kernel.DIFFERENT,
@@ -162,7 +161,7 @@ class FoundImages(RowImages):
     def _array(self, name: str, rows: Ints | None) -> pa.Array:
         """A column of all rows, or of those at some places."""
         slot = self._slots[name]
-        flags, words = self._flags[slot], self._words[slot]
+        flags, words = self._flags(slot), np.ascontiguousarray(self._cells[:, slot, 1])
         if rows is not None:
             flags, words = flags[rows], words[rows]
         bad = np.zeros(len(flags), np.bool_)
@@ -218,8 +217,8 @@ def find_images(
     rows: pa.LargeBinaryArray,
     places: Ints,
     decoded: Callable[[], tuple[RowImages, RowImages]],
-) -> tuple[FoundImages, FoundImages] | None:
-    """(old images, new images) of the changes whose rows are at some places of `rows`, each in the order of the changes
+) -> tuple[FoundImages, FoundImages, bool] | None:
+    """(old images, new images, whether an old one lacks a column's value) of the changes whose rows are at some places of `rows`, each in the order of the changes
     that have one; `kinds`: 0 insert, 1 update, 2 delete. None if a row isn't written as nearly all are, or there is no
     compiled kernel. `decoded`: the same by way of `upstream.rows`; raises its errors.
     """
@@ -234,10 +233,11 @@ def find_images(
     )  # fmt: skip
     if found is None:
         return None
-    counts = [len(cells) // (17 * layout.slots) for cells in found]
+    old, new, lacks = found
     return (
-        FoundImages(layout, data, found[0], counts[0], lambda: decoded()[0]),
-        FoundImages(layout, data, found[1], counts[1], lambda: decoded()[1]),
+        FoundImages(layout, data, old, len(old) // (16 * layout.slots), lambda: decoded()[0]),
+        FoundImages(layout, data, new, len(new) // (16 * layout.slots), lambda: decoded()[1]),
+        lacks,
     )
 
 

@@ -21,7 +21,7 @@ from upstream.schema import Table
 PORTION_ROWS = 65_536
 _PORTION_BYTES = 64 * 2**20
 _LITTLE = 2_048  # values
-_CELLS = 5_000_000  # values of an image; what is known of each takes 17 bytes
+_CELLS = 5_000_000  # values of an image; what is known of each takes 16 bytes
 
 _KINDS = ("insert", "update", "delete")
 
@@ -81,8 +81,8 @@ def images_of(table: Table, changes: RawChanges, stats: DecodeStats) -> tuple[Ro
     found = _found(table, changes)
     if found is not None:
         stats.rows += len(changes.kinds)
-        stats.absent += found[0].lacks_values()
-        return found
+        stats.absent += found[2]
+        return found[:2]
     kinds, rows = changes.kinds, changes.own_rows
     places = _by_kind(kinds)
     if len(kinds) * len(table.columns) <= _LITTLE or max(map(len, places)) > _portion(rows):
@@ -95,7 +95,7 @@ def images_of(table: Table, changes: RawChanges, stats: DecodeStats) -> tuple[Ro
     return _joined(table, places, inserted, updated, deleted)
 
 
-def _found(table: Table, changes: RawChanges) -> tuple[FoundImages, FoundImages] | None:
+def _found(table: Table, changes: RawChanges) -> tuple[FoundImages, FoundImages, bool] | None:
     layout, count = _row_layout(table), len(changes.kinds)
     if layout is None or count > PORTION_ROWS or count * layout.slots > _CELLS:
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from importlib import import_module
 
-EDITION = 1
+EDITION = 2
 """Of `compiled.c`: what was compiled from another edition isn't used."""
 
 UNLOOKED, NUMBER, MOMENT, BYTES = range(4)

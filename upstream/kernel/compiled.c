@@ -3,11 +3,11 @@
    It knows rows as TiDB writes them, columns in the table's order. Whatever is otherwise is refused as a whole, by None, and
    the Python code that calls it does those rows, or says what is wrong with them: no error is made here.
 
-   Cells: what `walk` finds of n images in s columns ("slots"), one array behind the other, a column's n values side by side:
+   Cells: what `walk` finds of images in columns ("slots"), an image's side by side, each of two uint64:
 
-       int64 start[s][n]    where the datum's bytes begin in `data`, behind its flag and length
-       uint64 word[s][n]    the number of 02.., 07, 08 and 09 (two's complement); else how many bytes there are
-       uint8 flag[s][n]     the datum's flag, ABSENT for none
+       place    the datum's flag (ABSENT for none) in the first 8 bits; behind them where its bytes begin in `data`, past its
+                flag and length
+       word     the number of an integer datum (two's complement); else how many bytes there are
 */
 #define Py_LIMITED_API 0x030B0000
 #define PY_SSIZE_T_CLEAN
@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EDITION 1 /* as in __init__.py: what was compiled from other sources isn't used */
+#define EDITION 2 /* as in __init__.py: what was compiled from other sources isn't used */
 
 enum { NIL, COMPACT = 2, FLOAT = 5, DECIMAL, DURATION, VARINT, UVARINT, JSON, ABSENT = 255 };
 enum { INSERT, UPDATE, DELETE };
@@ -37,31 +37,52 @@ static uint64_t big64(const u8 *p) {
 }
 
 typedef struct {
+    uint64_t place, word;
+} Cell;
+
+static u8 flag_of(Cell c) { return (u8)(c.place >> 56); }
+
+static uint64_t start_of(Cell c) { return c.place & (((uint64_t)1 << 56) - 1); }
+
+/* How many bytes of the data are the cell's. */
+static uint64_t length_of(Cell c) {
+    u8 flag = flag_of(c);
+    return flag == COMPACT || flag == DECIMAL || flag == JSON ? c.word : flag == FLOAT ? 8 : 0;
+}
+
+typedef struct {
     Py_ssize_t slots, n;
-    const u8 *start, *word, *flag;
+    const u8 *first;
 } Cells;
 
 static int cells_of(Cells *c, const Py_buffer *b, Py_ssize_t slots) {
-    if (slots <= 0 || b->len % (17 * slots)) {
+    if (slots <= 0 || b->len % (16 * slots)) {
         PyErr_SetString(PyExc_ValueError, "these are no cells");
         return 0;
     }
-    c->slots = slots, c->n = b->len / 17 / slots;
-    c->start = b->buf, c->word = c->start + 8 * slots * c->n, c->flag = c->word + 8 * slots * c->n;
+    c->slots = slots, c->n = b->len / 16 / slots, c->first = b->buf;
     return 1;
 }
 
+static Cell cell_at(const Cells *c, int64_t row, Py_ssize_t slot) {
+    Cell cell;
+    memcpy(&cell, c->first + 16 * (row * c->slots + slot), 16);
+    return cell;
+}
+
 /* Whether a cell's bytes are within the data, as they are if `walk` found them there. */
-static int is_within(const Cells *c, Py_ssize_t at, const Py_buffer *data) {
-    u8 flag = c->flag[at];
-    int64_t start = i64(c->start, at);
-    uint64_t length = flag == COMPACT || flag == DECIMAL || flag == JSON ? (uint64_t)i64(c->word, at) : flag == FLOAT ? 8 : 0;
-    return start >= 0 && start <= data->len && length <= (uint64_t)(data->len - start);
+static int is_within(Cell c, const Py_buffer *data) {
+    uint64_t size = (uint64_t)data->len, length = length_of(c);
+    return !length || (start_of(c) <= size && length <= size - start_of(c));
 }
 
 /* The byte behind the varint at p; NULL if it is cut off or too large. */
 static const u8 *varint(const u8 *p, const u8 *end, uint64_t *value) {
     uint64_t v = 0;
+    if (p < end && *p < 0x80) {
+        *value = *p;
+        return p + 1;
+    }
     for (int shift = 0; p < end && shift < 70; shift += 7) {
         u8 byte = *p++;
         if (shift == 63 && byte > 1) return NULL;
@@ -96,13 +117,8 @@ static const u8 *json_end(const u8 *p, const u8 *end) {
     }
 }
 
-typedef struct {
-    u8 *start, *word, *flag;
-    Py_ssize_t n;
-} Into;
-
-/* The byte behind the datum at p, which goes into a cell (of none for a slot below 0); NULL if it isn't one of `flags`. */
-static const u8 *datum(const u8 *base, const u8 *p, const u8 *end, uint32_t flags, const Into *into, int slot, Py_ssize_t row) {
+/* The byte behind the datum at p, which goes into a cell, where there is one; NULL if it isn't one of `flags`. */
+static const u8 *datum(const u8 *base, const u8 *p, const u8 *end, uint32_t flags, u8 *cell) {
     if (p >= end) return NULL;
     u8 flag = *p++;
     const u8 *start = p;
@@ -138,50 +154,45 @@ static const u8 *datum(const u8 *base, const u8 *p, const u8 *end, uint32_t flag
     default: return NULL;
     }
     if (!p) return NULL;
-    if (slot >= 0) {
-        Py_ssize_t at = slot * into->n + row;
-        int64_t offset = start - base;
-        memcpy(into->start + 8 * at, &offset, 8);
-        memcpy(into->word + 8 * at, &word, 8);
-        into->flag[at] = flag;
+    if (cell) {
+        Cell found = {(uint64_t)flag << 56 | (uint64_t)(start - base), word};
+        memcpy(cell, &found, 16);
     }
     return p;
 }
 
 typedef struct {
-    u8 header[11]; /* what a pair of the column begins with */
+    u8 header[11]; /* what a pair of the column begins with, two bytes at least */
     u8 width;
     uint32_t flags; /* a bit for each flag that the datum may have */
     int32_t slot;   /* below 0: passed over */
     uint32_t unused;
 } Entry;
 
-/* The byte behind one image's pairs. */
-static const u8 *image(const u8 *base, const u8 *p, const u8 *end, const Entry *shape, Py_ssize_t entries, const Into *into, Py_ssize_t row) {
+/* The byte behind one image's pairs, which go into the cells of a row; `found` counts those that do. */
+static const u8 *image(const u8 *base, const u8 *p, const u8 *end, const Entry *shape, Py_ssize_t entries, u8 *row, Py_ssize_t *found) {
     for (Py_ssize_t i = 0; p && p < end && i < entries; i++) {
         const Entry *e = shape + i;
-        if (end - p <= e->width || memcmp(p, e->header, e->width)) continue;
-        p = datum(base, p + e->width, end, e->flags, into, e->slot, row);
+        if (end - p <= e->width || memcmp(p, e->header, 2) || memcmp(p, e->header, e->width)) continue;
+        p = datum(base, p + e->width, end, e->flags, e->slot < 0 ? NULL : row + 16 * e->slot);
+        *found += e->slot >= 0;
     }
     return p;
 }
 
-static int fill(Into *into, Py_ssize_t slots, Py_ssize_t n, PyObject **object) {
-    *object = PyBytes_FromStringAndSize(NULL, 17 * slots * n);
-    if (!*object) return 0;
-    into->start = (u8 *)PyBytes_AsString(*object), into->word = into->start + 8 * slots * n;
-    into->flag = into->word + 8 * slots * n, into->n = n;
-    memset(into->start, 0, (size_t)(16 * slots * n));
-    memset(into->flag, ABSENT, (size_t)(slots * n));
-    return 1;
+static u8 *new_cells(Py_ssize_t slots, Py_ssize_t n, PyObject **object) {
+    *object = PyBytes_FromStringAndSize(NULL, 16 * slots * n);
+    return *object ? (u8 *)PyBytes_AsString(*object) : NULL;
 }
 
-/* walk(data, offsets, places, kinds, slots, handle, of_inserts, of_others) -> (old cells, new cells) or None */
+/* walk(data, offsets, places, kinds, slots, handle, of_inserts, of_others) -> (old cells, new cells, whether old images lack
+   values) or None */
 static PyObject *walk(PyObject *module, PyObject *args) {
     Py_buffer data, offsets, places, kinds, shapes[3];
-    Py_ssize_t slots, olds = 0, news = 0, o = 0, w = 0;
+    Py_ssize_t slots, olds = 0, news = 0;
     PyObject *old_object = NULL, *new_object = NULL, *result = NULL;
-    Into old, new;
+    u8 *old, *new;
+    int lacks = 0;
     if (!PyArg_ParseTuple(args, "y*y*y*y*ny*y*y*", &data, &offsets, &places, &kinds, &slots, shapes, shapes + 1, shapes + 2)) return NULL;
     const u8 *base = data.buf, *kind = kinds.buf;
     Py_ssize_t n = kinds.len, rows = offsets.len / 8 - 1, counts[3];
@@ -207,7 +218,8 @@ static PyObject *walk(PyObject *module, PyObject *args) {
         if (kind[i] > DELETE) goto refused;
         olds += kind[i] != INSERT, news += kind[i] != DELETE;
     }
-    if (!fill(&old, slots, olds, &old_object) || !fill(&new, slots, news, &new_object)) goto done;
+    if (!(old = new_cells(slots, olds, &old_object)) || !(new = new_cells(slots, news, &new_object))) goto done;
+    size_t width = 16 * (size_t)slots;
     for (Py_ssize_t i = 0; i < n; i++) {
         int64_t at = i64(places.buf, i);
         if (at < 0 || at >= rows) {
@@ -220,23 +232,29 @@ static PyObject *walk(PyObject *module, PyObject *args) {
             goto done;
         }
         const u8 *p = base + from, *end = base + to, *pairs = p;
+        Py_ssize_t before = 0, after = 0;
+        if (kind[i] != INSERT) {
+            memset(old, ABSENT, width);
+            p = image(base, p, end, entries[2], counts[2], old, &before);
+            lacks |= before < slots;
+        }
+        if (kind[i] != DELETE) memset(new, ABSENT, width);
         if (kind[i] == INSERT) {
             for (Py_ssize_t e = 0; p && e < counts[0]; e++)
-                p = datum(base, p, end, entries[0][e].flags, &new, entries[0][e].slot, w);
+                p = datum(base, p, end, entries[0][e].flags, entries[0][e].slot < 0 ? NULL : new + 16 * entries[0][e].slot);
             if (!p) goto refused;
             pairs = p;
-            p = image(base, p, end, entries[1], counts[1], &new, w++);
-        } else {
-            p = image(base, p, end, entries[2], counts[2], &old, o++);
-            if (p && kind[i] == UPDATE) {
-                p = image(base, p, end, entries[2], counts[2], &new, w++);
-                for (Py_ssize_t s = 0; p && s < slots; s++) /* the same columns in both */
-                    if ((old.flag[s * olds + o - 1] == ABSENT) != (new.flag[s * news + w - 1] == ABSENT)) goto refused;
-            }
+            p = image(base, p, end, entries[1], counts[1], new, &after);
+        } else if (p && kind[i] == UPDATE) {
+            p = image(base, p, end, entries[2], counts[2], new, &after);
+            if (before != after) goto refused;
+            for (size_t s = 7; before < slots && s < width; s += 16) /* the same columns in both */
+                if ((old[s] == ABSENT) != (new[s] == ABSENT)) goto refused;
         }
+        old += kind[i] != INSERT ? width : 0, new += kind[i] != DELETE ? width : 0;
         if (!p || (p != end && !(p == pairs && end - p == 1 && *p == 0))) goto refused;
     }
-    result = PyTuple_Pack(2, old_object, new_object);
+    result = Py_BuildValue("(OOO)", old_object, new_object, lacks ? Py_True : Py_False);
     goto done;
 refused:
     result = Py_NewRef(Py_None);
@@ -264,16 +282,17 @@ static PyObject *gather(PyObject *module, PyObject *args) {
         memcpy(into + 8 * i, &offset, 8);
         if (i == n) break;
         int64_t place = i64(places.buf, i);
-        Py_ssize_t at = slot * c.n + (Py_ssize_t)place;
-        if (place < 0 || place >= c.n || !is_within(&c, at, &data)) goto wrong;
-        u8 flag = c.flag[at];
-        size += flag == COMPACT || flag == DECIMAL || flag == JSON ? (Py_ssize_t)i64(c.word, at) : flag == FLOAT ? 8 : 0;
+        if (place < 0 || place >= c.n) goto wrong;
+        Cell cell = cell_at(&c, place, slot);
+        if (!is_within(cell, &data)) goto wrong;
+        size += (Py_ssize_t)length_of(cell);
     }
     if (!(bytes = PyBytes_FromStringAndSize(NULL, size + padding))) goto done;
     u8 *to = (u8 *)PyBytes_AsString(bytes);
     for (Py_ssize_t i = 0; i < n; i++) {
-        Py_ssize_t at = slot * c.n + (Py_ssize_t)i64(places.buf, i), length = (Py_ssize_t)(i64(into, i + 1) - i64(into, i));
-        memcpy(to, (const u8 *)data.buf + i64(c.start, at), (size_t)length);
+        Cell cell = cell_at(&c, i64(places.buf, i), slot);
+        uint64_t length = length_of(cell);
+        if (length) memcpy(to, (const u8 *)data.buf + start_of(cell), (size_t)length);
         to += length;
     }
     memset(to, 0, (size_t)padding);
@@ -290,24 +309,23 @@ done:
 enum { DIFFERENT, SAME, UNSURE };
 
 /* What two values of a column are to each other. Bytes that are equal are the same value; of some types others are, too. */
-static int compared(int code, const u8 *data, const Cells *a, Py_ssize_t i, const Cells *b, Py_ssize_t j) {
-    u8 f = a->flag[i], g = b->flag[j];
+static int compared(int code, const u8 *data, Cell a, Cell b) {
+    u8 f = flag_of(a), g = flag_of(b);
     if (f == ABSENT || g == ABSENT) return f == g ? SAME : UNSURE;
     if (f == NIL || g == NIL) return f == g ? SAME : DIFFERENT;
     if (f != g) return UNSURE;
-    uint64_t v = (uint64_t)i64(a->word, i), w = (uint64_t)i64(b->word, j);
     if (f == VARINT || f == UVARINT || f == DURATION) {
-        if (v == w) return SAME;
+        if (a.word == b.word) return SAME;
         if (code == NUMBER) return DIFFERENT;
-        return code == MOMENT && v >> 24 != w >> 24 ? DIFFERENT : UNSURE;
+        return code == MOMENT && a.word >> 24 != b.word >> 24 ? DIFFERENT : UNSURE;
     }
-    const u8 *p = data + i64(a->start, i), *q = data + i64(b->start, j);
-    if (f == FLOAT) return memcmp(p, q, 8) ? UNSURE : SAME;
-    if (f != COMPACT && f != DECIMAL && f != JSON) return UNSURE;
-    if (v == w && !memcmp(p, q, (size_t)v)) return SAME;
+    if (f != COMPACT && f != DECIMAL && f != JSON && f != FLOAT) return UNSURE;
+    uint64_t length = length_of(a);
+    const u8 *p = data + start_of(a), *q = data + start_of(b);
+    if (length == length_of(b) && (!length || !memcmp(p, q, (size_t)length))) return SAME;
     if (f == COMPACT) return DIFFERENT;
     /* 0 and -0 are one DECIMAL */
-    return f == DECIMAL && v > 2 && w > 2 && p[0] == q[0] && p[1] == q[1] && !((p[2] ^ q[2]) & 0x80) ? DIFFERENT : UNSURE;
+    return f == DECIMAL && a.word > 2 && b.word > 2 && p[0] == q[0] && p[1] == q[1] && !((p[2] ^ q[2]) & 0x80) ? DIFFERENT : UNSURE;
 }
 
 /* alike(data, old, new, codes, old places, new places) -> a byte for each pair: DIFFERENT, SAME or UNSURE; of a column with the
@@ -329,9 +347,9 @@ static PyObject *alike(PyObject *module, PyObject *args) {
         for (Py_ssize_t s = 0; s < codes.len && found != DIFFERENT; s++) {
             int code = ((const u8 *)codes.buf)[s];
             if (code == UNLOOKED) continue;
-            Py_ssize_t x = s * a.n + (Py_ssize_t)i, y = s * b.n + (Py_ssize_t)j;
-            if (!is_within(&a, x, &data) || !is_within(&b, y, &data)) goto wrong;
-            int one = compared(code, data.buf, &a, x, &b, y);
+            Cell x = cell_at(&a, i, s), y = cell_at(&b, j, s);
+            if (!is_within(x, &data) || !is_within(y, &data)) goto wrong;
+            int one = compared(code, data.buf, x, y);
             if (one != SAME) found = one;
         }
         into[k] = (u8)found;

@@ -11,7 +11,7 @@ from importlib import import_module
 from etl.formats.kernel.plain import Spec
 from upstream import kernel
 
-EDITION = 1
+EDITION = 2
 """Of `compiled.c`: what was compiled from another edition isn't used."""
 
 GIVEN, SIGNED, UNSIGNED, YEAR, TEXT, BINARY, FIXED, DATE, DATETIME, TIME, ENUM = range(11)

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EDITION 1 /* as in __init__.py: what was compiled from other sources isn't used */
+#define EDITION 2 /* as in __init__.py: what was compiled from other sources isn't used */
 
 enum { NIL, COMPACT = 2, FLOAT = 5, DECIMAL, DURATION, VARINT, UVARINT, JSON, ABSENT = 255 }; /* a datum's flags */
 /* How a column's values are written; __init__.py has the same numbers. */
@@ -42,17 +42,31 @@ static u8 *room(Out *out, size_t more) {
     return out->bytes + out->size;
 }
 
+typedef struct {
+    uint64_t place, word; /* as in upstream/kernel/compiled.c */
+} Cell;
+
+static u8 flag_of(Cell c) { return (u8)(c.place >> 56); }
+
+static uint64_t start_of(Cell c) { return c.place & (((uint64_t)1 << 56) - 1); }
+
 static u8 *put(u8 *to, const void *from, size_t size) {
     memcpy(to, from, size);
     return to + size;
 }
 
-/* A number with so many digits, or as many as it has for 0. */
+static const char PAIRS[] = "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546474849"
+                            "5051525354555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899";
+
+static u8 *put_two(u8 *to, uint64_t v) { return put(to, PAIRS + 2 * (v % 100), 2); }
+
+/* A number with so many digits at least. */
 static u8 *put_number(u8 *to, uint64_t v, int digits) {
     u8 text[20];
     int at = 20;
-    do text[--at] = (u8)('0' + v % 10);
-    while ((v /= 10));
+    for (; v >= 100; v /= 100) at -= 2, memcpy(text + at, PAIRS + 2 * (v % 100), 2);
+    if (v >= 10) at -= 2, memcpy(text + at, PAIRS + 2 * v, 2);
+    else text[--at] = (u8)('0' + v);
     while (20 - at < digits) text[--at] = '0';
     return put(to, text + at, (size_t)(20 - at));
 }
@@ -98,13 +112,13 @@ static u8 *put_time(u8 *to, uint64_t packed, int fsp) {
     uint64_t micro = packed & 0xFFFFFF, rest = packed >> 24, year = (rest >> 22) / 13;
     uint64_t hour = rest >> 12 & 31, minute = rest >> 6 & 63, second = rest & 63;
     if (year > 9999 || hour > 23 || minute > 59 || second > 59 || micro > 999999) return NULL;
-    to = put_number(to, year, 4), *to++ = '-';
-    to = put_number(to, (rest >> 22) % 13, 2), *to++ = '-';
-    to = put_number(to, rest >> 17 & 31, 2);
+    to = put_two(put_two(to, year / 100), year), *to++ = '-';
+    to = put_two(to, (rest >> 22) % 13), *to++ = '-';
+    to = put_two(to, rest >> 17 & 31);
     if (fsp < 0) return to;
-    *to++ = ' ', to = put_number(to, hour, 2), *to++ = ':';
-    to = put_number(to, minute, 2), *to++ = ':';
-    return put_fraction(put_number(to, second, 2), micro, fsp);
+    *to++ = ' ', to = put_two(to, hour), *to++ = ':';
+    to = put_two(to, minute), *to++ = ':';
+    return put_fraction(put_two(to, second), micro, fsp);
 }
 
 static u8 *put_duration(u8 *to, int64_t nanoseconds, int fsp) {
@@ -112,8 +126,8 @@ static u8 *put_duration(u8 *to, int64_t nanoseconds, int fsp) {
     if (seconds >= 839 * 3600) return NULL;
     if (nanoseconds < 0) *to++ = '-';
     to = put_number(to, seconds / 3600, 2), *to++ = ':';
-    to = put_number(to, seconds / 60 % 60, 2), *to++ = ':';
-    return put_fraction(put_number(to, seconds % 60, 2), micro % 1000000, fsp);
+    to = put_two(to, seconds / 60 % 60), *to++ = ':';
+    return put_fraction(put_two(to, seconds % 60), micro % 1000000, fsp);
 }
 
 /* The length of the utf-8 sequence at p, which isn't ASCII; 0 if it is none. */
@@ -255,29 +269,21 @@ static PyObject *lines(PyObject *module, PyObject *args) {
     u8 *ends = NULL;
     Py_ssize_t slots, count;
     if (!PyArg_ParseTuple(args, "y*y*nO!y*y*", &data, &found, &slots, &PyTuple_Type, &specs, &places, &escapes)) return NULL;
-    Py_ssize_t rows = places.len / 8, n = slots > 0 ? found.len / 17 / slots : 0;
-    const u8 *base = data.buf, *start = found.buf, *words = start + 8 * slots * n, *flags = words + 8 * slots * n;
+    Py_ssize_t rows = places.len / 8, n = slots > 0 ? found.len / 16 / slots : 0;
+    const u8 *base = data.buf, *cells = found.buf;
+    uint64_t most = (uint64_t)data.len;
     count = PyTuple_Size(specs);
-    if (slots <= 0 || !count || count > slots || found.len != 17 * slots * n || escapes.len != 256) goto wrong;
+    if (slots <= 0 || !count || count > slots || found.len != 16 * slots * n || escapes.len != 256) goto wrong;
     if (!(columns = columns_of(specs, rows))) goto done;
     for (Py_ssize_t i = 0; i < rows; i++)
         if (i64(places.buf, i) < 0 || i64(places.buf, i) >= n) goto wrong;
-    /* Every cell that will be read is within the data; a column of bytes that aren't text in some row is written in hex. */
-    for (Py_ssize_t s = 0; s < count; s++) {
-        if (columns[s].code == GIVEN) continue;
-        for (Py_ssize_t i = 0; i < rows; i++) {
-            Py_ssize_t at = s * n + (Py_ssize_t)i64(places.buf, i);
-            u8 flag = flags[at];
-            if (flag == NIL) continue;
-            if (flag == ABSENT ? !columns[s].missing : !fits(columns[s].code, flag)) goto refused;
-            if (flag != COMPACT && flag != DECIMAL) continue;
-            int64_t from = i64(start, at);
-            uint64_t size = (uint64_t)i64(words, at);
-            if (from < 0 || from > data.len || size > (uint64_t)(data.len - from)) goto wrong;
-            if (flag == DECIMAL && (size < 3 || base[from] > 81 || base[from + 1] > base[from]
-                                    || size != 2 + (uint64_t)(digits_bytes(base[from] - base[from + 1]) + digits_bytes(base[from + 1]))))
-                goto wrong;
-            if (columns[s].code == BINARY && !columns[s].is_hex && !is_utf8(base + from, base + from + size)) columns[s].is_hex = 1;
+    for (Py_ssize_t s = 0; s < count; s++) { /* bytes of which some are no text are written in hex */
+        for (Py_ssize_t i = 0; columns[s].code == BINARY && !columns[s].is_hex && i < rows; i++) {
+            Cell cell;
+            memcpy(&cell, cells + 16 * (i64(places.buf, i) * slots + s), 16);
+            if (flag_of(cell) != COMPACT) continue;
+            if (start_of(cell) > most || cell.word > most - start_of(cell)) goto wrong;
+            columns[s].is_hex = !is_utf8(base + start_of(cell), base + start_of(cell) + cell.word);
         }
     }
     if (!(ends = malloc(8 * (size_t)(rows + 1)))) goto memory;
@@ -287,11 +293,12 @@ static PyObject *lines(PyObject *module, PyObject *args) {
         if (i == rows) break;
         for (Py_ssize_t s = 0; s < count; s++) {
             const Column *c = columns + s;
-            Py_ssize_t at = s * n + (Py_ssize_t)i64(places.buf, i);
-            u8 flag = flags[at];
-            uint64_t word = (uint64_t)i64(words, at);
-            u8 *to;
+            Cell cell;
+            memcpy(&cell, cells + 16 * (i64(places.buf, i) * slots + s), 16);
+            u8 flag = flag_of(cell), *to;
+            uint64_t word = cell.word;
             if (c->code == GIVEN || flag == ABSENT) {
+                if (c->code != GIVEN && !c->missing) goto refused;
                 int64_t from = c->code == GIVEN ? i64(c->offsets.buf, i) : 0;
                 size_t size = c->code == GIVEN ? (size_t)(i64(c->offsets.buf, i + 1) - from) : (size_t)c->missing_size;
                 if (!(to = room(&out, size + 1))) goto memory;
@@ -299,6 +306,8 @@ static PyObject *lines(PyObject *module, PyObject *args) {
             } else if (flag == NIL) {
                 if (!(to = room(&out, 3))) goto memory;
                 to = put(to, "\\N", 2);
+            } else if (!fits(c->code, flag)) {
+                goto refused;
             } else if (c->code == ENUM) {
                 PyObject *name = word && word <= (uint64_t)PyTuple_Size(c->names) ? PyTuple_GetItem(c->names, (Py_ssize_t)word - 1) : NULL;
                 char *text;
@@ -308,7 +317,14 @@ static PyObject *lines(PyObject *module, PyObject *args) {
                 if (!(to = room(&out, (size_t)size + 1))) goto memory;
                 to = put(to, text, (size_t)size);
             } else {
-                const u8 *bytes = flag == COMPACT || flag == DECIMAL ? base + i64(start, at) : NULL;
+                const u8 *bytes = NULL;
+                if (flag == COMPACT || flag == DECIMAL) {
+                    if (start_of(cell) > most || word > most - start_of(cell)) goto wrong;
+                    bytes = base + start_of(cell);
+                    if (flag == DECIMAL && (word < 3 || *bytes > 81 || bytes[1] > *bytes
+                                            || word != 2 + (uint64_t)(digits_bytes(*bytes - bytes[1]) + digits_bytes(bytes[1]))))
+                        goto wrong;
+                }
                 if (!(to = room(&out, 96 + (flag == COMPACT ? 2 * (size_t)word : 0)))) goto memory;
                 if (!(to = put_value(to, c, flag, word, bytes, escapes.buf))) goto refused;
             }
