@@ -29,6 +29,7 @@ from upstream.schema import Column, Table
 
 _ENTRY = struct.Struct("<11sBIiI")  # as `Entry` of the kernel
 _ABSENT = 255
+_FLAG_BITS = np.uint64(56)
 _ANY = (VARINT, UVARINT, COMPACT, FLOAT, DECIMAL, JSON)
 _COMPARED = {
     "int": kernel.NUMBER,
@@ -130,7 +131,7 @@ class FoundImages(RowImages):
         slot = self._slots[name]
         if slot < len(self.layout.columns) and self.layout.columns[slot].kind != "int":
             return None
-        flags = self._flags(slot)
+        flags = self._cells[:, slot, 0] >> _FLAG_BITS
         if not (flags == VARINT).all() and not (
             (flags == UVARINT).all() and slot < len(self.layout.columns) and self.layout.columns[slot].unsigned
         ):
@@ -140,7 +141,7 @@ class FoundImages(RowImages):
 
     def _flags(self, slot: int) -> Bytes:
         """Of a column's datums, _ABSENT where there is none."""
-        flags: Bytes = (self._cells[:, slot, 0] >> np.uint64(56)).astype(np.uint8)
+        flags: Bytes = (self._cells[:, slot, 0] >> _FLAG_BITS).astype(np.uint8)
         return flags
 
     def alike(self, other: FoundImages, own: Ints, others: Ints, names: tuple[str, ...] | None = None) -> Bytes:

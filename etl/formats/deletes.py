@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -42,10 +42,21 @@ def deletes_by_key(
     listed = len(key) == 1 and (column.kind not in BYTEWISE or broken_text(arrays[0]) is None)
     terms = literal_column(arrays[0], column) if listed else key_conditions(key, arrays)
     wanted = terms.to_pylist()
-    for group in _groups(list(dict.fromkeys(wanted)) if once else wanted):
-        if not listed:
-            yield len(group), head(table) + b"\nOR ".join(group)
-            continue
+    wanted = list(dict.fromkeys(wanted)) if once else wanted
+    if listed:
+        yield from _listed(table, column, wanted)
+        return
+    for group in _groups(wanted):
+        yield len(group), head(table) + b"\nOR ".join(group)
+
+
+def deletes_by_number(table: Table, column: Column, numbers: Iterable[int]) -> Iterator[tuple[int, bytes]]:
+    """The same for rows with these values of a key that is one whole number."""
+    yield from _listed(table, column, [b"%d" % number for number in numbers])
+
+
+def _listed(table: Table, column: Column, terms: list[bytes]) -> Iterator[tuple[int, bytes]]:
+    for group in _groups(terms):
         values = b" IN (" + b",\n".join(group) + b")"
         condition = quote_name(column.name).encode() + values
         # Through the index by the column's own collation; then byte for byte.

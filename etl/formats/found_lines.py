@@ -45,8 +45,8 @@ class Lines:
     offsets: Ints
 
     def take(self, rows: Ints) -> Lines:
-        """Some of them."""
-        if not len(rows) or (rows[-1] - rows[0] + 1 == len(rows) and (np.diff(rows) == 1).all()):
+        """Some of them, whose places ascend."""
+        if not len(rows) or rows[-1] - rows[0] + 1 == len(rows):
             first = int(rows[0]) if len(rows) else 0
             return replace(self, offsets=self.offsets[first : first + len(rows) + 1])
         whole = pa.LargeBinaryArray.from_buffers(
@@ -59,6 +59,10 @@ class Lines:
     def chunks(self, chunk_bytes: int = CHUNK_BYTES) -> Iterator[LoadChunk]:
         """All of them, as `format_load` cuts them."""
         offsets, start = self.offsets, 0
+        if 0 < offsets[-1] - offsets[0] <= chunk_bytes:
+            payload = self.text.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+            yield LoadChunk(self.layout, payload, len(offsets) - 1)
+            return
         while start < len(offsets) - 1:
             end = int(np.searchsorted(offsets, offsets[start] + chunk_bytes, side="right")) - 1
             end = min(max(end, start + 1), len(offsets) - 1)

@@ -171,7 +171,8 @@ class Collector:
     def _count(self, name: str, kinds: np.ndarray) -> None:
         if len(kinds):
             before = self._counts.get(name, (0, 0, 0))
-            inserts, updates, deletes = (int((kinds == kind).sum()) for kind in (INSERT, UPDATE, DELETE))
+            counted = np.bincount(kinds, minlength=3).tolist()
+            inserts, updates, deletes = (counted[kind] for kind in (INSERT, UPDATE, DELETE))
             self._counts[name] = (before[0] + inserts, before[1] + updates, before[2] + deletes)
 
     def _by_table_taken_back(self) -> dict[int, pa.Table]:

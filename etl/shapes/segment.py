@@ -63,6 +63,8 @@ class Segment:
     taken_back: Mapping[int, pa.Table] = field(default_factory=dict)
     """Of ignored transactions that may be downstream in part, by table id: their changes, in PART_SCHEMA."""
 
+    _columns: dict[str, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
+
     @property
     def all_rows(self) -> pa.LargeBinaryArray:
         """The encoded rows."""
@@ -78,8 +80,9 @@ class Segment:
 
     def column(self, name: str, places: np.ndarray) -> np.ndarray:
         """An integer column at these places."""
-        values: np.ndarray = self.changes[name].to_numpy()[places]
-        return values
+        if name not in self._columns:
+            self._columns[name] = self.changes[name].to_numpy()
+        return self._columns[name][places]
 
 
 Shape = Callable[[Segment, Timings, int], Iterator[Step]]

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl.formats.deletes import deletes_by_key
+from etl.formats.deletes import deletes_by_key, deletes_by_number
 from etl.formats.found_lines import Lines, format_found
 from etl.formats.load_data import format_load
 from etl.formats.sql_text import broken_text, key_conditions, number_text, row_conditions, shown
@@ -147,6 +147,8 @@ class TableChanges:
         there isn't counted by the server.
         """
         mask = np.zeros(len(kept_old), bool)
+        if not len(kept_old):
+            return mask
         same = np.arange(len(kept_old))
         if isinstance(self.old, FoundImages) and isinstance(self.new, FoundImages):
             alike = self.old.alike(self.new, kept_old, kept_new)
@@ -309,6 +311,12 @@ class TableChanges:
             return
         if not key:
             yield from self._deletes_by_values(self._remove)
+            return
+        numbers = self.old.numbers(key[0].name) if len(key) == 1 and isinstance(self.old, FoundImages) else None
+        if numbers is not None:
+            removed = numbers[self._remove].view(np.uint64 if key[0].unsigned else np.int64).tolist()
+            for rows, statement in deletes_by_number(self.table, key[0], removed):
+                yield self._delete_step(rows, statement)
             return
         yield from self._deletes_by_key(key, [self.old.some(c.name, self._remove) for c in key])
 

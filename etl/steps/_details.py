@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
@@ -30,8 +31,13 @@ class Detail:
 
 def _differing(detail: Any) -> dict[str, Any]:
     """A dataclass's fields that have no default, or another value than it."""
-    found = {each.name: getattr(detail, each.name) for each in fields(detail)}
-    return {each.name: found[each.name] for each in fields(detail) if found[each.name] != each.default}
+    found = ((name, getattr(detail, name), default) for name, default in _defaults(type(detail)))
+    return {name: value for name, value, default in found if value is not default and value != default}
+
+
+@functools.cache
+def _defaults(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple((each.name, each.default) for each in fields(kind))
 
 
 @dataclass(frozen=True, slots=True)
