@@ -219,9 +219,10 @@ def find_images(
     places: Ints,
     decoded: Callable[[], tuple[RowImages, RowImages]],
 ) -> tuple[FoundImages, FoundImages, bool] | None:
-    """(old images, new images, whether an old one lacks a column's value) of the changes whose rows are at some places of `rows`, each in the order of the changes
-    that have one; `kinds`: 0 insert, 1 update, 2 delete. None if a row isn't written as nearly all are, or there is no
-    compiled kernel. `decoded`: the same by way of `upstream.rows`; raises its errors.
+    """(old images, new images, whether an old one lacks a column's value) of the changes whose rows are at some places
+    of `rows`, each in the order of the changes that have one; `kinds`: 0 insert, 1 update, 2 delete. None if a row
+    isn't written as nearly all are, or there is no compiled kernel. `decoded`: the images by way of `upstream.rows`;
+    raises its errors.
     """
     if not kernel.IS_COMPILED or rows.null_count or rows.type != pa.large_binary():
         return None

@@ -82,7 +82,8 @@ class Segment:
         """An integer column at these places."""
         if name not in self._columns:
             self._columns[name] = self.changes[name].to_numpy()
-        return self._columns[name][places]
+        values: np.ndarray = self._columns[name][places]
+        return values
 
 
 Shape = Callable[[Segment, Timings, int], Iterator[Step]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
@@ -31,13 +30,14 @@ class Detail:
 
 def _differing(detail: Any) -> dict[str, Any]:
     """A dataclass's fields that have no default, or another value than it."""
-    found = ((name, getattr(detail, name), default) for name, default in _defaults(type(detail)))
+    kind = type(detail)
+    if kind not in _DEFAULTS:
+        _DEFAULTS[kind] = tuple((each.name, each.default) for each in fields(detail))
+    found = ((name, getattr(detail, name), default) for name, default in _DEFAULTS[kind])
     return {name: value for name, value, default in found if value is not default and value != default}
 
 
-@functools.cache
-def _defaults(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
-    return tuple((each.name, each.default) for each in fields(kind))
+_DEFAULTS: dict[type[Any], tuple[tuple[str, Any], ...]] = {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,9 @@ def walk(
     of_others: Buffer,
     /,
 ) -> tuple[bytes, bytes, bool] | None:
-    """The cells of the old images and of the new ones, and whether old ones lack values, of the rows at `places` (int64) among those that lie in `data` at
-    `offsets` (int64); `kinds` (int8): 0 insert, 1 update, 2 delete, for each. None if a row isn't as nearly all are.
+    """The cells of the old images and of the new ones, and whether old ones lack values, of the rows at `places`
+    (int64) among those that lie in `data` at `offsets` (int64); `kinds` (int8): 0 insert, 1 update, 2 delete, for each.
+    None if a row isn't as nearly all are.
 
     A shape has an entry for each datum (see `upstream.found`), in the order in which TiDB writes them: those of an
     insert's `handle`, then the pairs.
