@@ -23,6 +23,7 @@ from relay.row_groups import is_selection, read_row_groups
 from relay.storage import Storage, open_storage
 
 _READ_BYTES = 2**20
+_GATHERED_BYTES = 2**16
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
@@ -71,7 +72,8 @@ def write_part(storage: Storage, path: str, batches: Iterable[pa.RecordBatch]) -
     last = (-1, -1)
     with storage.new_file(path) as sink:
         counting = Counted(sink)
-        with pa.ipc.new_file(pa.PythonFile(counting, mode="w"), PART_SCHEMA, options=_OPTIONS) as writer:
+        gathering = _Gathering(counting)
+        with pa.ipc.new_file(pa.PythonFile(gathering, mode="w"), PART_SCHEMA, options=_OPTIONS) as writer:
             batch = first
             while batch is not None:
                 if not batch.schema.equals(PART_SCHEMA):
@@ -81,7 +83,50 @@ def write_part(storage: Storage, path: str, batches: Iterable[pa.RecordBatch]) -
                 rows += batch.num_rows
                 transactions += fresh
                 batch = next(iterator, None)
+        gathering.pass_on()
     return Part(path, rows, transactions, counting.written, counting.crc32c, minimum, last[0])
+
+
+class _Gathering:
+    """What pyarrow writes a part to: of a few rows in thirty small pieces, which go on as one. Not by pyarrow's own
+    buffer, which may write its rest when it is let go, after an error, to a file that is closed.
+    """
+
+    def __init__(self, file: Counted) -> None:
+        self._file = file
+        self._rest = bytearray()
+        self._passed = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        self._rest += data
+        size = len(data)
+        if len(self._rest) >= _GATHERED_BYTES:
+            self.pass_on()
+        return size
+
+    def pass_on(self) -> None:
+        """Write what is here."""
+        self._passed += len(self._rest)
+        self._file.write(self._rest)
+        self._rest = bytearray()
+
+    def tell(self) -> int:
+        return self._passed + len(self._rest)
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
 
 
 def _check_order(batch: pa.RecordBatch, last: tuple[int, int], path: str) -> tuple[int, tuple[int, int]]:

@@ -48,7 +48,7 @@ class SparkPreparer:
             self._function = SparkFunction((self._spark, self._place.server), work, (_TASKS, STEP_SCHEMA), self._judge)
         tasks = pa.table({"windows": [json.dumps(windows.to_json())]})
         for batch in self._function(tasks, _TIMEOUT_S, alone=True):
-            yield batch.cast(STEP_SCHEMA)
+            yield batch if batch.schema.equals(STEP_SCHEMA) else batch.cast(STEP_SCHEMA)
 
     def reset(self) -> None:
         """Drop the connection; the next use connects anew."""

@@ -24,20 +24,8 @@ from relay import RelayLog, merge
 from upstream import TLS
 from upstream.window_schema import WINDOW_SCHEMA
 
-TASK_SCHEMA = pa.schema(
-    [
-        pa.field("n", pa.int32()),
-        pa.field("token", pa.string()),
-        pa.field("lo", pa.int64()),
-        pa.field("hi", pa.int64()),
-        pa.field("host", pa.string()),
-        pa.field("range_lo", pa.int64()),
-        pa.field("range_hi", pa.int64()),
-        pa.field("skips", pa.string()),
-        pa.field("is_small", pa.bool_()),
-        pa.field("window", pa.binary()),
-    ]
-)
+TASK_SCHEMA = pa.schema([pa.field("task", pa.string()), pa.field("window", pa.binary())])
+"""A row a range: what is wanted of it as JSON, and what the pump has sent of it."""
 STATS_SCHEMA = pa.schema([pa.field("stats", pa.string())])
 
 
@@ -60,12 +48,12 @@ class LandRanges:
         with told_to_client():
             relay = RelayLog.open(self.relay_url)
             for batch in batches:
-                tasks = batch.to_pylist()
+                tasks = [json.loads(row["task"]) | {"window": row["window"]} for row in batch.to_pylist()]
                 together = [tasks] if all(task.get("is_small") for task in tasks) else [[task] for task in tasks]
                 for group in together:
                     # With the attempt's number: a repeated task never meets the file of the one before.
-                    for stats in _answers(relay, self, group, f"{group[0]['token']}.{context.taskAttemptId()}"):
-                        yield pa.record_batch([pa.array([json.dumps(stats)])], schema=STATS_SCHEMA)
+                    answers = _answers(relay, self, group, f"{group[0]['token']}.{context.taskAttemptId()}")
+                    yield pa.record_batch([pa.array([json.dumps(stats) for stats in answers])], schema=STATS_SCHEMA)
         freeze_loaded()
 
 
@@ -126,7 +114,7 @@ class _Range:
 
     def transactions(self) -> Iterator[pa.RecordBatch]:
         """Those that can be read, in WINDOW_SCHEMA."""
-        skips = json.loads(self.task["skips"])
+        skips = self.task["skips"]
         while True:
             mark = time.perf_counter()
             batch = next(self._batches, None)

@@ -86,13 +86,13 @@ class LandingJob:
                 "host": wanted.host,
                 "range_lo": wanted.lo,
                 "range_hi": wanted.hi,
-                "skips": json.dumps([ts for ts in skips if wanted.lo < ts <= wanted.hi]),
+                "skips": [ts for ts in skips if wanted.lo < ts <= wanted.hi],
                 "is_small": is_small,
-                "window": wanted.window,
             }
             for n, wanted in enumerate(plan.ranges)
         ]
-        batches = self._function(pa.Table.from_pylist(tasks, TASK_SCHEMA), timeout_s, alone=is_small)
+        columns = [json.dumps(task) for task in tasks], [wanted.window for wanted in plan.ranges]
+        batches = self._function(pa.table(columns, TASK_SCHEMA), timeout_s, alone=is_small)
         answers = [json.loads(row) for batch in batches for row in batch.column(0).to_pylist()]
         for answer in answers:
             if "unreadable" in answer:

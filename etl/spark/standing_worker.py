@@ -66,7 +66,9 @@ class Attend:
         try:
             batch = pa.ipc.read_record_batch(pa.py_buffer(data), self.tasks)
             for result in self.function(iter((batch,))):
-                yield BATCH, memoryview(result.cast(self.results).serialize())
+                if not result.schema.equals(self.results):
+                    result = result.cast(self.results)
+                yield BATCH, memoryview(result.serialize())
         except Exception as error:
             yield FAILED, f"{type(error).__name__}: {error}".encode()
         else:

@@ -33,7 +33,7 @@ def tasks_of(pumps, token, *, together):
     return [
         {
             "n": n, "token": token, "lo": 0, "hi": 100, "host": pump.status.host, "range_lo": 0, "range_hi": 100,
-            "skips": "[]", "is_small": together,
+            "skips": [], "is_small": together,
         }
         for n, pump in enumerate(pumps)
     ]  # fmt: skip
