@@ -136,9 +136,11 @@ class LeanConnection:
         call = self._streams[stream]
         data = call.data
         while len(data) < 5 or len(data) < 5 + int.from_bytes(data[1:5], "big"):
-            if call.is_over or (data and data[0]) or len(data) > _MAX_ANSWER:
-                self._fail("no answer, or a compressed or large one")
+            if call.is_over or len(data) > _MAX_ANSWER:
+                self._fail("no answer, or a large one")
             self._read(until)
+        if data[0]:
+            self._fail("a compressed answer")
         end = 5 + int.from_bytes(data[1:5], "big")
         message = bytes(data[5:end])
         del data[:end]

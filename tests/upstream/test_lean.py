@@ -87,6 +87,23 @@ def test_a_silent_server_and_one_that_hangs_up_give_nothing(server: str) -> None
     assert LeanPlace(f"127.0.0.1:{_nobody()}").call(ECHO, b"") is None
 
 
+def test_an_answer_in_one_piece_is_taken_only_if_it_is_not_compressed() -> None:
+    ok = bytes.fromhex("40889acac8b21234da8f0130")
+    for flag, expected in ((0, b"ab"), (1, None)):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            place = LeanPlace(f"127.0.0.1:{listener.getsockname()[1]}", 30.0)
+            assert place.connection() is not None
+            accepted, _ = listener.accept()
+            frames = (4, 0, b""), (1, 4, b"\x88"), (0, 0, bytes((flag, 0, 0, 0, 2)) + b"ab"), (1, 5, ok)
+            answer = b""
+            for kind, flags, content in frames:
+                answer += len(content).to_bytes(3, "big") + bytes((kind, flags))
+                answer += (1 if kind < 2 else 0).to_bytes(4, "big") + content
+            accepted.sendall(answer)
+            assert place.call(ECHO, b"") == expected
+            accepted.close()
+
+
 def _nobody() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
