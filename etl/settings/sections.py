@@ -275,8 +275,8 @@ class Window:
     """Without traffic an empty window is landed this often, so that the checkpoint moves on."""
     poll_interval_ms: int = 20
     """How long to wait before asking pumps again that don't tell when there is something new."""
-    interval_ms: int = 60
-    """While landing keeps up, a window begins at the earliest so long after the one before: each costs some 25 ms of
+    interval_ms: int = 70
+    """While landing keeps up, a window begins at the earliest so long after the one before: each costs some 20 ms of
     CPU time, however little is in it.
     """
 
