@@ -18,6 +18,7 @@ from etl.airflow_run import RunTime
 from etl.pipeline_dags import each_pipeline
 from etl.settings.pipelines import NamedPipeline
 
+AS_SET = "as in sluice.toml"
 PARAMS = {
     "run_seconds": Param(
         300,
@@ -26,9 +27,9 @@ PARAMS = {
         description="How long one run drains windows, from when it began, before the next begins.",
     ),
     "mode": Param(
-        "as in sluice.toml",
+        AS_SET,
         type="string",
-        enum=["as in sluice.toml", "atomic", "parallel"],
+        enum=[AS_SET, "atomic", "parallel"],
         description="How this run applies.",
     ),
     "until": Param(
@@ -57,7 +58,6 @@ def wire(pipeline: NamedPipeline) -> None:
 
     @task
     def apply(params: dict[str, Any] | None = None, dag_run: Any = None) -> dict[str, Any]:
-        from etl import operate
         from etl.resident import Wish, attend
         from etl.task import run_beside
 
@@ -65,8 +65,12 @@ def wire(pipeline: NamedPipeline) -> None:
         time = RunTime.of(wanted["run_seconds"], dag_run)
 
         def work(settings: Any, got_on: Any, stop: Any) -> dict[str, Any]:
-            until_ts = operate.parse_moment(wanted["until"]) if wanted["until"] else None
-            settings = operate.for_run(settings, wanted["mode"])
+            until_ts = None
+            if wanted["until"] or wanted["mode"] != AS_SET:  # else its imports would be for nothing
+                from etl import operate
+
+                until_ts = operate.parse_moment(wanted["until"]) if wanted["until"] else None
+                settings = operate.for_run(settings, wanted["mode"])
             return attend(Wish("apply", settings, until_ts), time.left_s, stop, got_on)
 
         return run_beside(pipeline, "apply", "land", work)
