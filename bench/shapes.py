@@ -191,7 +191,7 @@ def _wide() -> Shape:
         return {"id": number} | {f"c{n}": kinds[n % 5][1](rng) for n in range(199)}
 
     table = _table(200, "wide", ("id", _int()), *columns)
-    return Shape((Kind((table,), make, ("c0", "c1", "c2", "c3")),), 2_000, 8_000, 4_000)
+    return Shape((Kind((table,), make, ("c0", "c1", "c2", "c3")),), 2_000, 16_000, 4_000)
 
 
 def _json() -> Shape:

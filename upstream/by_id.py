@@ -106,20 +106,32 @@ def tables_by_id(documents: Mapping[str, Document | None] | None) -> Mapping[int
     return ById(documents or {}, _table)
 
 
-def _table(document: Document) -> Table:
-    """The one that was made before of the same document: windows tell of the same tables again and again."""
-    known = _KNOWN.get(document.get("id"))
-    if known is not None and known[0] == document:
-        return known[1]
-    table = Table.from_json(document)
-    if len(_KNOWN) >= _MOST_KNOWN:
-        _KNOWN.clear()
-    _KNOWN[table.id] = document, table
-    return table
+class _Parsed:
+    """Tables by their documents. The one that was made before of the same document does: windows tell of the same
+    tables again and again.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Any, tuple[Document, Table]] = {}
+        self._columns = 0
+
+    def __call__(self, document: Document) -> Table:
+        known = self._known.get(document.get("id"))
+        if known is not None and known[0] == document:
+            return known[1]
+        table = Table.from_json(document)
+        if known is None:
+            self._columns += len(table.columns)
+        if self._columns > _MOST_COLUMNS:
+            self._known.clear()
+            self._columns = len(table.columns)
+        self._known[table.id] = document, table
+        return table
 
 
-_KNOWN: dict[Any, tuple[Document, Table]] = {}
-_MOST_KNOWN = 2048
+_MOST_COLUMNS = 50_000
+"""Of the tables that are kept, at 1 KB each."""
+_table = _Parsed()
 
 
 def names_by_id(tables: Mapping[int, Table | None]) -> Iterator[tuple[int, str, str]]:

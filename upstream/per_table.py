@@ -9,7 +9,8 @@ from upstream.schema import Table
 
 T = TypeVar("T")
 
-_MOST = 2048  # tables
+_MOST_COLUMNS = 50_000
+"""Of the tables that are remembered."""
 
 
 class PerTable(Generic[T]):
@@ -18,6 +19,7 @@ class PerTable(Generic[T]):
     def __init__(self, make: Callable[[Table], T]) -> None:
         self._make = make
         self._made: dict[int, tuple[Table, T]] = {}
+        self._columns = 0
 
     def __call__(self, table: Table) -> T:
         """Raises what the function does."""
@@ -25,7 +27,10 @@ class PerTable(Generic[T]):
         if known is not None and known[0] is table:
             return known[1]
         made = known[1] if known is not None and known[0] == table else self._make(table)
-        if len(self._made) >= _MOST:
+        if known is None:
+            self._columns += len(table.columns)
+        if self._columns > _MOST_COLUMNS:
             self._made.clear()
+            self._columns = len(table.columns)
         self._made[table.id] = table, made
         return made

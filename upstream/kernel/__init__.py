@@ -7,6 +7,7 @@ Without it nothing is found, and rows are decoded by `upstream.rows`, which give
 from __future__ import annotations
 
 import os
+import sys
 from importlib import import_module
 
 EDITION = 2
@@ -20,7 +21,7 @@ DIFFERENT, SAME, UNSURE = range(3)
 
 
 def _is_usable() -> bool:
-    if os.environ.get("SLUICE_KERNEL") == "plain":
+    if os.environ.get("SLUICE_KERNEL") == "plain" or sys.byteorder != "little":  # it reads cells as numpy writes words
         return False
     try:
         return bool(import_module("upstream.kernel._compiled").EDITION == EDITION)
