@@ -35,7 +35,7 @@ _GROUP = 4096
 _CHASE_GROUP = 16_384
 _GATHER_S = 0.001
 """Records that come within this after the last ones are indexed together."""
-_LINGER_S, _ENOUGH = 0.05, 64
+_LINGER_S, _ENOUGH = 0.05, 16
 """Records that nobody waits for may wait for so long, or until they are so many: one by one each costs a wake-up."""
 _RETRY_S = 1.0
 _CLOCKS_DIFFER = tso.span(60_000)

@@ -149,14 +149,15 @@ def test_records_that_nobody_waits_for_are_indexed_together(
         put(*columns)  # type: ignore[arg-type]
 
     monkeypatch.setattr(store._index, "put_batch", counted)
-    for record in transactions(20):
+    few = transactions(indexer._ENOUGH // 2 - 1)
+    for record in few:
         write(store, record)
     assert batches == []
     settle(store)
-    assert batches == [40]
-    for record in transactions(40, first=20):
+    assert batches == [len(few)]
+    for record in transactions(indexer._ENOUGH, first=len(few)):
         write(store, record)
-    eventually(lambda: sum(batches) >= 40 + 64)  # so many don't wait
+    eventually(lambda: sum(batches) >= len(few) + indexer._ENOUGH)  # so many don't wait
 
 
 @pytest.mark.parametrize("how", ["await", "pull", "fence"])
