@@ -65,10 +65,10 @@ def _attended(
     at_hand = _Resident.found(wish)
     if at_hand is None or not at_hand.is_same:
         following = _Resident.begun(wish)
-        if at_hand is not None:  # it goes on until the one that follows is there
-            following.wait_ready()
+        following.wait_ready()
+        if at_hand is not None:  # it went on until now
             at_hand.end()
-        following.line.send(BEGIN)
+        following.begin()
         at_hand = following
     try:
         return at_hand.follow(left_s, stop, got_on)
@@ -155,6 +155,13 @@ class _Resident:
             while self.line.receive()[0] != READY:
                 pass
         except OSError:
+            raise self._lost(works=False) from None
+
+    def begin(self) -> None:
+        """Once it is ready. Raises ResidentLostError."""
+        try:
+            self.line.send(BEGIN)
+        except OSError:
             raise self._lost() from None
 
     def end(self) -> None:
@@ -221,7 +228,8 @@ class _Resident:
             with contextlib.suppress(OSError):
                 os.kill(self._pid, signal.SIGKILL)
 
-    def _lost(self) -> ResidentLostError:
+    def _lost(self, *, works: bool = True) -> ResidentLostError:
+        """`works`: its installation does. If it doesn't, and nobody killed it, trying again is for nothing."""
         code: int | None = None
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -232,4 +240,5 @@ class _Resident:
             said = self._errors.read()[-_SAID_CHARS:]
         ended = "" if code is None else f" (exit code {code})"
         told = f": {text}" if (text := said.decode(errors="replace").strip()) else ""
-        return ResidentLostError(f"the process of {self._wish.what} is gone{ended}{told}")
+        transient = works or code is None or code < 0
+        return ResidentLostError(f"the process of {self._wish.what} is gone{ended}{told}", transient=transient)

@@ -117,10 +117,15 @@ def test_the_next_runs_task_takes_up_the_process_that_the_run_before_has_left(wi
 
 
 def test_what_the_process_says_is_in_the_tasks_log_and_a_task_that_is_told_to_stop_ends_it(wish):
-    left, stop = run(wish), threading.Event()
-    with when("landing is paused", stop.set):
+    stop, at_work = threading.Event(), []
+
+    def said():
+        at_work.extend(there())
+        stop.set()
+
+    with when("landing is paused", said):
         assert attend(wish, lambda: 600, stop, lambda _: None)["windows"] == 0
-    assert gone(left)
+    assert gone(at_work[0])
 
 
 def test_another_process_follows_when_the_settings_have_changed_and_the_first_one_ends(wish):
@@ -161,6 +166,16 @@ def test_a_task_whose_process_is_killed_is_told_so_and_may_try_again(wish):
         attend(wish, lambda: 600, threading.Event(), lambda _: None)
     assert caught.value.transient
     assert run(wish) != left
+
+
+def test_an_installation_with_which_none_begins_stops_the_task_and_says_why(wish, monkeypatch, tmp_path):
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho No module named pyarrow >&2\nexit 1\n")
+    broken.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(broken))
+    with pytest.raises(ResidentLostError, match=r"\(exit code 1\): No module named pyarrow") as caught:
+        attend(wish, lambda: 600, threading.Event(), lambda _: None)
+    assert not caught.value.transient
 
 
 def test_what_stops_it_is_told_by_the_name_and_with_the_way_out_that_it_has_there(wish):
