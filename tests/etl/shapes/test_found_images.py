@@ -22,8 +22,9 @@ from relay import DELETE, INSERT, UPDATE
 from tests.compiled_kernels import compiled_kernel
 from tests.upstream.test_rows import batches, calm, make_table, raw
 from upstream.codec import row as codec
+from upstream.codec.varint import encode_uvarint
 from upstream.found import FoundImages, RowLayout, find_images
-from upstream.kernel import DIFFERENT, SAME, plain
+from upstream.kernel import DIFFERENT, SAME, UNSURE, plain
 from upstream.rows import ROWID_NAME, RowDecodeError, encode_delete, encode_insert, encode_update
 from upstream.schema import Table
 
@@ -268,3 +269,103 @@ def test_cells_of_other_data_are_refused() -> None:
             lines_kernel.lines(short, cells, 3, ways.specs, at, escapes)
     with pytest.raises(ValueError, match="cells of other data"):
         lines_kernel.lines(found[1].data, cells, 3, ways.specs, at + 1, escapes)
+
+
+def pair(column_id: int, datum: bytes) -> bytes:
+    return bytes((8,)) + codec.encode_varint(column_id) + datum
+
+
+def one_column(kind: int, *datums: bytes) -> tuple[Table, list[bytes]]:
+    """A table of a key and that column, and a row for each datum."""
+    table = make_table("int", [kind])
+    column = table.columns[1].id
+    return table, [bytes((8, 2 * n + 2)) + pair(column, datum) for n, datum in enumerate(datums)]
+
+
+def test_zero_has_no_sign_and_both_zeros_are_one_value() -> None:
+    zero = b"\x06\x04\x02\x80\x00"
+    table, rows = one_column(6, zero, b"\x06\x04\x02\x7f\xff", b"\x06\x04\x02\x81\x00")
+    found = find(table, [INSERT] * 3, rows[:3])
+    assert found is not None
+    lines = format_found(table, found[1], np.arange(3))
+    assert lines is not None
+    assert bytes(lines.text) == b"1\t0.00\n2\t0.00\n3\t1.00\n"
+    name = table.columns[1].name
+    answers = found[1].alike(found[1], np.array([0, 0, 0]), np.array([0, 1, 2]), (name,))
+    assert answers[0] == SAME
+    assert answers[1] != DIFFERENT
+    assert answers[2] == DIFFERENT
+
+
+def test_equal_documents_in_different_bytes_arent_called_different() -> None:
+    table, rows = one_column(20, b"\x0a\x09" + (1).to_bytes(8, "little"), b"\x0a\x0a" + (1).to_bytes(8, "little"))
+    found = find(table, [INSERT] * 2, rows)
+    assert found is not None
+    assert found[1]["js"].to_pylist() == ["1", "1"]
+    assert found[1].alike(found[1], np.array([0]), np.array([1]), ("js",)).tolist() == [UNSURE]
+
+
+@pytest.mark.parametrize("tail", [b"", b"12345678"])
+def test_text_is_written_if_it_is_utf8_and_only_then(tail: bytes) -> None:
+    firsts = [*range(0x7F, 0x100)]
+    texts = [bytes((a,)) + rest for a in firsts for rest in (b"", b"\x80", b"\xbf\xbf", b"\x80\x80", b"\xa0\x80\x80")]
+    texts += [bytes((a, b, 0x80, 0x80)) for a in (0xE0, 0xED, 0xEF, 0xF0, 0xF4) for b in range(0x7F, 0xC1)]
+    texts += [bytes((a, b, 0x80)) for a in (0xE0, 0xED, 0xEF, 0xF0) for b in range(0x7F, 0xC1)]
+    for text in texts:
+        text += tail
+        table, rows = one_column(9, b"\x02" + codec.encode_varint(len(text)) + text)
+        found = find(table, [INSERT], rows)
+        assert found is not None
+        lines = format_found(table, found[1], np.arange(1))
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            assert lines is None, text
+        else:
+            assert lines is not None, text
+            assert bytes(lines.text) == b"1\t" + text + b"\n"
+
+
+@pytest.mark.parametrize(
+    "datum",
+    [
+        b"\x08" + b"\xff" * 9 + b"\x02",
+        b"\x08" + b"\xff" * 10,
+        b"\x09" + b"\xff" * 9 + b"\x7f",
+        b"\x0a\x01" + bytes(7),
+        b"\x0a\x0d\x0f",
+        b"\x06\x00\x00",
+        b"\x06\x02\x03\x80",
+        b"\x02\x01",
+        b"\x02\x7f",
+        b"\x05" + bytes(7),
+        b"\x04" + bytes(8),
+        b"",
+    ],
+)
+def test_datums_that_are_none_are_left_to_decoding(datum: bytes) -> None:
+    for kind in (0, 6, 9, 20, 5):
+        table, rows = one_column(kind, datum)
+        assert find(table, [INSERT], rows) is None
+
+
+def test_an_update_that_lacks_a_column_in_one_half_is_left_to_decoding() -> None:
+    table = make_table("int", [0, 1])
+    whole = encode_delete(table, {"id": 1, "tiny": 2, "big": 3})
+    short = whole[: 2 * len(whole) // 3]
+    assert find(table, [UPDATE], [whole + whole]) is not None
+    assert find(table, [UPDATE], [whole + short]) is None
+    assert find(table, [UPDATE], [short + whole]) is None
+
+
+@pytest.mark.parametrize(
+    "packed", [10000 * 13 << 46, (2000 * 13 << 46) + (24 << 36), (60 << 30), (60 << 24), 1_000_000]
+)
+def test_moments_that_are_none_are_not_written(packed: int) -> None:
+    for kind in (13, 14):
+        table, rows = one_column(kind, b"\x09" + encode_uvarint(packed))
+        found = find(table, [INSERT], rows)
+        assert found is not None
+        assert format_found(table, found[1], np.arange(1)) is None
+        with pytest.raises(RowDecodeError):
+            found[1][table.columns[1].name]
