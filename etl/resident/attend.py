@@ -46,6 +46,8 @@ class _Told(SluiceError):
     what it was made of.
     """
 
+    way_out = "see the task's log"
+
 
 def attend(
     wish: Wish, left_s: Callable[[], float], stop: threading.Event, got_on: Callable[[object], None]
