@@ -18,6 +18,8 @@ from typing import Any
 
 import pymysql
 
+from errors import Signal
+
 _QUERY = b"\x03"
 FIRST_LINE = b"sluice\n"
 LEAST_PACKET = 128 * 2**10
@@ -49,13 +51,17 @@ class Answer:
     error: pymysql.err.MySQLError | None = None
 
 
-class NotAskedError(pymysql.err.OperationalError):
-    """The server refused to load rows that were on their way: the connection is closed."""
+class NotAsked(Signal):
+    """The server refused to load rows that were on their way, by the error `said`: the connection is closed."""
+
+    def __init__(self, said: pymysql.err.MySQLError) -> None:
+        super().__init__(str(said))
+        self.said = said
 
 
 def send_ahead(connection: Any, orders: Sequence[Order]) -> list[Answer]:
     """One answer an order. What is sent has to fit into what the server and the network between hold: some hundred KiB,
-    some dozens of orders. Raises PyMySQL's errors and OSError if the connection is lost, NotAskedError; of refused
+    some dozens of orders. Raises PyMySQL's errors and OSError if the connection is lost, NotAsked; of refused
     statements it is the answer that tells.
     """
     connection._write_bytes(b"".join(part for order in orders for part in _packets(order)))
@@ -86,7 +92,7 @@ def _answer(connection: Any, order: Order) -> Answer:
             raise
         if connection.sent:
             connection._force_close()
-            raise NotAskedError(*error.args) from error
+            raise NotAsked(error) from error
         return Answer(error=error)
     finally:
         connection.sent = b""

@@ -24,7 +24,7 @@ from errors import SluiceError
 from etl import server_errors
 from etl.dialect import Dialect, UnknownServerError
 from etl.downstream import _session_setup
-from etl.downstream._ahead import AFTER_ROWS, FIRST_LINE, LEAST_PACKET, Answer, NotAskedError, Order, send_ahead
+from etl.downstream._ahead import AFTER_ROWS, FIRST_LINE, LEAST_PACKET, Answer, NotAsked, Order, send_ahead
 from etl.downstream.grants import grant_statement, has_roles, missing_rights
 from etl.formats.layout import Layout
 from etl.formats.load_data import load_statement, replace_statements
@@ -430,10 +430,10 @@ class MySQLSession:
         connection = self._open()
         try:
             return send_ahead(connection, orders)
-        except NotAskedError as error:
+        except NotAsked as refused:
             self.ahead.allowed = False
-            told = self._error(error)
-            raise DownstreamError(0, f"{told}; connecting anew, to do it statement by statement") from error
+            told = self._error(refused.said)
+            raise DownstreamError(0, f"{told}; connecting anew, to do it statement by statement") from refused
         except (pymysql.err.MySQLError, OSError) as error:
             self.ahead.allowed = False
             raise self._error(error) from error
