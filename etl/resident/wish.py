@@ -38,10 +38,12 @@ def address_of(wish: Wish) -> bytes:
 
 
 def process_at(end: socket.socket) -> int | None:
-    """The process at the other end, None if it is another user's: anybody may take a name."""
+    """The process at the other end, None if it is another user's, or in another container: anybody who shares the
+    network may take a name.
+    """
     size = struct.calcsize("3i")
     pid, uid, _ = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-    return pid if uid == os.getuid() else None
+    return pid if uid == os.getuid() and pid > 0 else None
 
 
 def code() -> str:
