@@ -6,10 +6,30 @@ from typing import Any
 
 import google_crc32c
 
-__all__ = ["Counted"]
+__all__ = ["Counted", "WriteOnly"]
 
 
-class Counted:
+class WriteOnly:
+    """What `pyarrow.PythonFile` asks of a file that is only written, beside `write` and `tell`."""
+
+    closed = False
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+
+class Counted(WriteOnly):
     """A file for `pyarrow.PythonFile`; `written` bytes have gone to the sink, their checksum is `crc32c`."""
 
     def __init__(self, sink: Any) -> None:
@@ -17,7 +37,6 @@ class Counted:
         self.written = 0
         self.crc32c = 0
         self.crc32c_since_mark = 0
-        self.closed = False
 
     def mark(self) -> int:
         """From here on `crc32c_since_mark` counts; how many bytes have been written."""
@@ -34,17 +53,3 @@ class Counted:
 
     def tell(self) -> int:
         return self.written
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None:
-        self.closed = True
-
-    def writable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False

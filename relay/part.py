@@ -16,7 +16,7 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from relay.counted import Counted
+from relay.counted import Counted, WriteOnly
 from relay.errors import RelayCorruptError, RelayError
 from relay.part_schema import PART_SCHEMA
 from relay.row_groups import is_selection, read_row_groups
@@ -87,7 +87,7 @@ def write_part(storage: Storage, path: str, batches: Iterable[pa.RecordBatch]) -
     return Part(path, rows, transactions, counting.written, counting.crc32c, minimum, last[0])
 
 
-class _Gathering:
+class _Gathering(WriteOnly):
     """What pyarrow writes a part to: of a few rows in thirty small pieces, which go on as one. Not by pyarrow's own
     buffer, which may write its rest when it is let go, after an error, to a file that is closed.
     """
@@ -96,7 +96,6 @@ class _Gathering:
         self._file = file
         self._rest = bytearray()
         self._passed = 0
-        self.closed = False
 
     def write(self, data: Any) -> int:
         self._rest += data
@@ -113,20 +112,6 @@ class _Gathering:
 
     def tell(self) -> int:
         return self._passed + len(self._rest)
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None:
-        self.closed = True
-
-    def writable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
 
 
 def _check_order(batch: pa.RecordBatch, last: tuple[int, int], path: str) -> tuple[int, tuple[int, int]]:
