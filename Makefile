@@ -1,5 +1,7 @@
 # Everything here works on a fresh Debian 12 or 13, with its Python and Java; `make run` and the others install what is missing first.
 MAKEFLAGS += --no-print-directory
+# a shell that forbids bytecode would have every process that the tests start compile all modules anew
+unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help setup run up down status test test-stores test-cluster test-downstream lint docs screenshots wheel tarball clean
 
@@ -33,7 +35,7 @@ test: lint ## lint, types and all tests
 	@$(PYTHON) -m pytest
 
 test-stores: setup ## crash and freeze tests with an S3 server that fails in place of folders
-	@$(PYTHON) -m pytest -p tests.object_store.everywhere -n0 --timeout 3000 $$(cat tests/object_store/crash_and_freeze.txt)
+	@$(PYTHON) -m pytest -p tests.object_store.everywhere -n0 --timeout 3000 -o faulthandler_timeout=6000 $$(cat tests/object_store/crash_and_freeze.txt)
 
 test-cluster: setup ## all recordings through a Spark cluster whose workers and master die meanwhile
 	@$(PYTHON) -m pytest -n0 -s tests/etl/spark/every_recording.py

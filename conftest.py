@@ -1,5 +1,6 @@
 """Fixtures that several folders of tests share."""
 
+import gc
 import os
 
 import pytest
@@ -44,3 +45,10 @@ def pytest_collection_modifyitems(config, items):
     if hasattr(config, "workerinput"):
         place = in_order(item.nodeid.split("::", 1)[0] for item in items)
         items.sort(key=lambda item: place[item.nodeid.split("::", 1)[0]])
+
+
+def pytest_collection_finish(session):
+    """In workers: what thousands of tests are made of stays to the end, so no collection needs to look at it."""
+    if hasattr(session.config, "workerinput"):
+        gc.collect()
+        gc.freeze()

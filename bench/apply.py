@@ -192,7 +192,7 @@ def _cpu(result: ApplyResult, relay: RelayLog, seen: list[_Seen]) -> None:
 
 
 def _stages(result: ApplyResult, stack: Stack) -> None:
-    """Sums the stages that the apply task logged for its batches after the first."""
+    """Sums the stages that the apply task logged for its batches behind those of the first line."""
     reports: dict[int, dict[str, Any]] = {}
     for log in (stack.home / "airflow" / "logs").glob("dag_id=replicate/*/task_id=apply/*.log"):
         for line in log.read_text(encoding="utf-8").splitlines():
@@ -203,7 +203,7 @@ def _stages(result: ApplyResult, stack: Stack) -> None:
                     reports[batch["hi"]] = batch
     warm = [batch for _, batch in sorted(reports.items()) if batch["changes"]][1:]
     for batch in warm:
-        result.batches += 1
+        result.batches += batch["batches"]
         result.net_rows += batch["rows"]
         for stage, milliseconds in batch["stages_ms"].items():
             result.stages_ms[stage] = round(result.stages_ms.get(stage, 0.0) + milliseconds, 1)

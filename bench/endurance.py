@@ -32,7 +32,7 @@ import pymysql
 from bench import charts, results, soak
 from bench.processes import replicating
 from embedded import Stack
-from embedded.control import AirflowClient, ClusterControl
+from embedded.control import AirflowClient, ClusterControl, Unreachable
 from embedded.launch import LOOPBACK, PUMP_NAMES, connect
 from embedded.launch.pump import GC_VARIABLE
 from embedded.repository import default_home
@@ -89,12 +89,15 @@ class Sample:
 
 @dataclass(slots=True)
 class Endured:
-    """What came of it. `killed`: [s since the beginning, what]."""
+    """What came of it. `killed`: [s since the beginning, what]. `refused_ddls`: those that the stand-in could not do in
+    its time.
+    """
 
     course: Course
     seconds: float = 0.0
     transactions: int = 0
     ddls: int = 0
+    refused_ddls: int = 0
     killed: list[tuple[float, str]] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     compared: str = ""
@@ -167,7 +170,8 @@ class _Commits:
 
     def lags(self, arrivals: list[tuple[int, float]]) -> list[float]:
         """How late these came, in ms, ascending; of the youngest it is said with the next ones."""
-        self.read()
+        with contextlib.suppress(Unreachable):
+            self.read()
         arrivals, self._waiting = self._waiting + arrivals, []
         found = []
         for number, at in arrivals:
@@ -206,9 +210,7 @@ class _Disturbance:
                 now = time.monotonic()
                 if now >= ddl_at:
                     ddl_at = self._next(now, course.ddl_every_s)
-                    table = self._rng.randrange(1, TABLES + 1)
-                    self._control.add_column(DATABASE, f"load_{table}", f"c{self._done.ddls}")
-                    self._done.ddls += 1
+                    self._add_column()
                 if now >= kill_at:
                     kill_at = self._next(now, course.kill_every_s)
                     if victim := soak.kill(self._stack, self._rng):
@@ -216,11 +218,23 @@ class _Disturbance:
                         self._report(f"kill -9: {victim}")
                 if now >= collect_at:
                     collect_at = now + _COLLECT_EVERY_S
-                    self._control.collect_garbage(tso.compose(int((time.time() - _GC_LIFE_S) * 1000)))
+                    with contextlib.suppress(Unreachable):
+                        self._control.collect_garbage(tso.compose(int((time.time() - _GC_LIFE_S) * 1000)))
                     _collect(self._stack)
                 soak.revive(self._stack)
         except Exception as error:
             self.failure = error
+
+    def _add_column(self) -> None:
+        """One that is refused may have been done all the same, so the next one has another name."""
+        table, number = self._rng.randrange(1, TABLES + 1), self._done.ddls + self._done.refused_ddls
+        try:
+            self._control.add_column(DATABASE, f"load_{table}", f"c{number}")
+        except StackError as error:
+            self._done.refused_ddls += 1
+            self._report(f"a DDL was refused: {error}")
+        else:
+            self._done.ddls += 1
 
     def _next(self, now: float, every_s: float) -> float:
         return now + every_s * self._rng.uniform(0.5, 1.5) if every_s else float("inf")
@@ -235,9 +249,11 @@ def _collect(stack: Stack) -> None:
             opener.open(f"http://{LOOPBACK}:{ports[name]}/debug/gc/trigger", data=b"", timeout=5).close()
 
 
-def endure(home: Path, course: Course, report: Callable[[str], None]) -> Endured:
-    """Run it in a stack of its own. Raises StackError where something doesn't come back."""
-    done = Endured(course)
+def endure(home: Path, done: Endured, report: Callable[[str], None]) -> None:
+    """Run it in a stack of its own, and note it in `done` as it goes. Raises StackError where something doesn't come
+    back.
+    """
+    course = done.course
     os.environ[GC_VARIABLE] = _PUMPS_KEEP
     stack = Stack(home, settings=_SETTINGS.format(mode=course.mode))
     with fresh_stack(stack, None, report):
@@ -252,12 +268,12 @@ def endure(home: Path, course: Course, report: Callable[[str], None]) -> Endured
             with _Disturbance(stack, control, done, report) as disturbance:
                 for sample in _samples(stack, arrivals, commits):
                     done.samples.append(sample)
+                    done.seconds = sample.at_s
                     _say(report, done, sample)
                     if disturbance.failure is not None:
                         raise disturbance.failure
                     if sample.at_s >= course.hours * 3600:
                         break
-            done.seconds = done.samples[-1].at_s
             control.stop()
             _wait_applied(stack, control)
         finally:
@@ -265,7 +281,6 @@ def endure(home: Path, course: Course, report: Callable[[str], None]) -> Endured
         commits.read(settled_ms=0)
         done.transactions = commits.count
         _judge(stack, done, report)
-    return done
 
 
 def _wait_first(arrivals: _Arrivals, commits: _Commits) -> None:
@@ -403,11 +418,14 @@ def main() -> int:
     """The command."""
     given = _parsed()
     course = Course(given.hours, given.rate, given.kill_every, given.ddl_every, given.mode, given.seed)
-    done = endure(given.home, course, lambda line: print(time.strftime("%H:%M:%S"), line, flush=True))
-    kept = results.keep(given.home / "results", results.document("endurance", asdict(done)))
-    print(f"kept as {kept}; {done.compared}")
-    if given.picture:
-        given.picture.write_text(charts.endurance(asdict(done)), encoding="utf-8")
+    done = Endured(course)
+    try:
+        endure(given.home, done, lambda line: print(time.strftime("%H:%M:%S"), line, flush=True))
+    finally:
+        kept = results.keep(given.home / "results", results.document("endurance", asdict(done)))
+        print(f"kept as {kept}; {done.compared or 'it did not come to its end'}")
+        if given.picture and done.samples:
+            given.picture.write_text(charts.endurance(asdict(done)), encoding="utf-8")
     for line in done.wrong:
         print(f"wrong: {line}")
     return 1 if done.wrong else 0

@@ -11,7 +11,6 @@ written without syncing, in a folder that TMPDIR says: 600,000 of them take some
 from __future__ import annotations
 
 import functools
-import json
 import multiprocessing
 import random
 import resource
@@ -121,6 +120,8 @@ def tables(count: int) -> Figures:
     )
     spans = {1000 + n: span for n in range(10)}
     figures = {"schema of a window, CPU us": _per(100, lambda: schema.resolve((), spans, lambda seconds: False))}
+    all_spans = dict.fromkeys(range(1000, 1000 + count), span)
+    figures["a table in a window's record, CPU us"] = _per(2, lambda: _recorded(schema, all_spans)) / count
     rng = random.Random(1)
     few = [_table(1000 + n, 8) for n in range(300)]
     every = [_table(1000 + n, 8) for n in range(count)]
@@ -128,6 +129,13 @@ def tables(count: int) -> Figures:
     figures |= _of_changes("a change of all tables", _changes(rng, every, 25_000, 40))
     figures["MiB at most"] = _rss()
     return figures
+
+
+def _recorded(schema: LandingSchema, spans: dict[int, Any]) -> None:
+    """The record of a window with rows of all these tables, written and read."""
+    resolved = schema.resolve((), spans, lambda seconds: False)
+    window = resolved.put_into(Window(_FIRST_TS, _FIRST_TS + 9, 7, "bench", 0, 3, 9, 5))
+    Window.from_json(window.to_json())
 
 
 class _Nobody:
@@ -247,9 +255,9 @@ def _of_changes(what: str, changes: Sequence[Change], per: int = 1) -> Figures:
             landing.append(time.process_time() - began)
             assert part is not None
             window = Window(_FIRST_TS, hi, 7, "bench", 0, len(payloads), len(changes), 5, (part,), known)
-            asked = json.loads(json.dumps(BatchDocument((WindowDocument.of(window),)).to_json()))
+            asked = BatchDocument((WindowDocument.of(window),)).to_text()
             began = time.process_time()
-            for _ in prepare(relay.url, BatchDocument.from_json(asked), PrepareOptions()):
+            for _ in prepare(relay.url, BatchDocument.from_text(asked), PrepareOptions()):
                 pass
             preparing.append(time.process_time() - began)
     each = 1e6 / len(changes) / per

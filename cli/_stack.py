@@ -6,17 +6,20 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from embedded import Stack
+if TYPE_CHECKING:
+    from embedded import Stack
 
 Command = Callable[..., Any]
 
 
 def stack_of(ctx: click.Context) -> Stack:
     """The stack in the folder that `--home` or SLUICE_HOME names, else the repository's."""
+    from embedded import Stack
+
     home: str | None = ctx.obj
     return Stack(Path(home) if home else None)
 

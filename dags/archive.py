@@ -13,13 +13,15 @@ from typing import Any
 
 from airflow.sdk import Param, task
 
+from etl.airflow_run import RunTime
 from etl.pipeline_dags import each_pipeline
 from etl.settings.pipelines import NamedPipeline
 
 PARAMS = {
     "run_seconds": Param(
         900, type="integer", minimum=1,
-        description="How long passes are made, one after another, before files are compacted and removed.",
+        description="How long passes are made, one after another, from when the run began, before files are compacted "
+        "and removed.",
     ),
 }  # fmt: skip
 
@@ -28,12 +30,12 @@ def wire(pipeline: NamedPipeline) -> None:
     """The tasks of one pipeline's DAG."""
 
     @task(task_id="archive")
-    def pass_after_pass(params: dict[str, Any] | None = None) -> dict[str, Any]:
+    def pass_after_pass(params: dict[str, Any] | None = None, dag_run: Any = None) -> dict[str, Any]:
         from etl.archive import tasks
         from etl.task import run_task
 
-        seconds = (params or {})["run_seconds"]
-        return run_task(pipeline, "archive", lambda settings, got_on: tasks.archive(settings, seconds, got_on))
+        time = RunTime.of((params or {})["run_seconds"], dag_run)
+        return run_task(pipeline, "archive", lambda settings, got_on: tasks.archive(settings, time.left_s(), got_on))
 
     @task
     def compact() -> dict[str, Any]:

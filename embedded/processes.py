@@ -86,6 +86,14 @@ def marked(state_dir: Path, part: str | None = None) -> list[int]:
     return found
 
 
+def is_resident(pid: int) -> bool:
+    """Whether it lands or applies for the tasks of the DAG `replicate`, and outlasts them (`etl.resident`)."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:3] == [b"-m", b"etl.resident"]
+    except OSError:
+        return False
+
+
 def family(roots: Iterable[ProcessId]) -> list[psutil.Process]:
     """The living processes among `roots` and everything they started, as far as the parent links still tell."""
     found: dict[int, psutil.Process] = {}

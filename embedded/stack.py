@@ -335,11 +335,16 @@ class Stack:
                 child.wait(5)
 
     def _sweep(self, name: str) -> None:
-        """What a part that was killed has left behind would hold its port or its data."""
-        processes.terminate([], 0, lambda: processes.marked(self.home, name))
+        """What a part that was killed has left behind would hold its port or its data. Residents hold neither: the
+        scheduler's next tasks take them up, and without one they end by themselves.
+        """
+        processes.terminate([], 0, lambda: self._left(name))
         child = self._children.pop(name, None)
         if child is not None:
             child.poll()
+
+    def _left(self, name: str) -> list[int]:
+        return [pid for pid in processes.marked(self.home, name) if not processes.is_resident(pid)]
 
     # ---- data -------------------------------------------------------------------------------------------------------
 

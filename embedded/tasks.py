@@ -15,20 +15,21 @@ def task_processes(stack: Stack) -> list[psutil.Process]:
     started = stack.state().parts.get("airflow-scheduler")
     if started is None:
         return []
-    found: list[psutil.Process] = []
+    scheduler = started.process.pid
+    parents: dict[psutil.Process, int] = {}
     with contextlib.suppress(psutil.Error):
-        for worker in psutil.Process(started.process.pid).children():
-            with contextlib.suppress(psutil.Error):
-                found += [task for task in worker.children() if task.status() != psutil.STATUS_ZOMBIE]
-    return found
+        for process in psutil.Process(scheduler).children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    parents[process] = process.ppid()
+    workers = {process.pid for process, parent in parents.items() if parent == scheduler}
+    return [process for process, parent in parents.items() if parent in workers]
 
 
 def residents(stack: Stack) -> list[psutil.Process]:
     """Those that land and apply for the tasks of the DAG `replicate`, and outlast them (`etl.resident`)."""
     found = []
-    for pid in processes.marked(stack.home):
+    for pid in filter(processes.is_resident, processes.marked(stack.home)):
         with contextlib.suppress(psutil.Error):
-            process = psutil.Process(pid)
-            if process.cmdline()[1:3] == ["-m", "etl.resident"]:
-                found.append(process)
+            found.append(psutil.Process(pid))
     return found

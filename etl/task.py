@@ -43,11 +43,16 @@ def run_task(pipeline: NamedPipeline, what: str, work: Work) -> dict[str, Any]:
     """Do the work of the task `what` (``land``, ``apply``) of a pipeline. Raises TaskStopped if somebody has to act."""
     waiting = Waiting(log, f"the task {what}")
     note = _Note(what)
+
+    def got_on(progress: object) -> None:
+        waiting.over()
+        note.got_on(progress)
+
     while True:
         try:
             settings = pipeline.settings
             note.relay = settings.open_relay()
-            return work(settings, note.got_on)
+            return work(settings, got_on)
         except Exception as error:
             reason = ours(error)
             if reason.transient:

@@ -11,7 +11,9 @@ from datetime import UTC, datetime
 
 from errors import SluiceError
 
-_BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_PART = 1 / 8
+"""Of the time since the first failure it waits so much more: what comes back after a moment is found soon."""
+_DELAY_S = 0.1, 5.0
 _SAY_EVERY_S = 30.0
 _SHOWN_CHARS = 500
 
@@ -23,24 +25,25 @@ class Waiting:
         self._log = log
         self._who = who
         self._failures = 0
-        self._since = 0.0
-        self._said = 0.0
+        self._since = 0.0  # Unix time
+        self._began = self._said = 0.0  # by a clock that nobody sets
         self._last: type[SluiceError] | None = None
 
     def after(self, error: SluiceError, where: str = "") -> float:
         """How many seconds to wait after one more failure; says so the first time, when it is another kind of error,
         and every 30 s. `where`: how far it is.
         """
-        now = time.time()
+        now = time.monotonic()
         if not self._failures:
-            self._since, self._last = now, None
-        delay = _BACKOFF_S[min(self._failures, len(_BACKOFF_S) - 1)]
+            self._since, self._began, self._last = time.time(), now, None
+        least, most = _DELAY_S
+        delay = min(max(least, (now - self._began) * _PART), most)
         self._failures += 1
         if type(error) is not self._last or now - self._said >= _SAY_EVERY_S:
             self._last, self._said = type(error), now
             self._log.warning(
                 "%s waits%s, since %s (%.0f s, %d attempts), and tries again: %s: %s", self._who,
-                where and f" {where}", f"{datetime.fromtimestamp(self._since, UTC):%H:%M:%S} UTC", now - self._since,
+                where and f" {where}", f"{datetime.fromtimestamp(self._since, UTC):%H:%M:%S} UTC", now - self._began,
                 self._failures, type(error).__name__, short(error),
             )  # fmt: skip
         return delay
@@ -48,7 +51,7 @@ class Waiting:
     def over(self) -> None:
         """It goes on."""
         if self._failures:
-            self._log.info("%s goes on, after %.0f s", self._who, time.time() - self._since)
+            self._log.info("%s goes on, after %.0f s", self._who, time.monotonic() - self._began)
         self._failures = 0
 
 

@@ -133,10 +133,15 @@ class Ingest:
         origin: Origin | None = None,
         *,
         here: bool = False,
+        later: bool = False,
     ) -> None:
         """As Store.submit; `origin`: the connection they came over, if that is known."""
         self._origins.sent(records, origin)
-        self._store.submit(records, done, here=here)
+        self._store.submit(records, done, here=here, later=later)
+
+    def flush(self) -> None:
+        """As Store.flush."""
+        self._store.flush()
 
     def observe(self, seconds: float, calls: int, *, ok: bool) -> None:
         """Count calls that the store answered together, `seconds` after they came."""

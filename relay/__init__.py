@@ -8,6 +8,7 @@ from relay.control import Control
 from relay.decisions import REPLACE, SKIP, Decision, DecisionExistsError, Decisions
 from relay.errors import ClaimLostError, RelayCorruptError, RelayError, RelayGapError, WindowConflictError
 from relay.failures import Failure
+from relay.known_members import KnownMembers, to_text
 from relay.log import Claim, RelayLog
 from relay.ownership import Ownership, Stop
 from relay.part import Part, iter_parts, merge, read_parts
@@ -34,6 +35,7 @@ __all__ = [
     "DecisionExistsError",
     "Decisions",
     "Failure",
+    "KnownMembers",
     "Load",
     "Mending",
     "Ownership",
@@ -54,4 +56,5 @@ __all__ = [
     "merge",
     "read_parts",
     "refuse_credentials",
+    "to_text",
 ]

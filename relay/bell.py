@@ -7,12 +7,14 @@ sends a byte to each. Nothing rests on it: on another host, or as another user, 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import select
 import socket
 import stat
 import tempfile
+import time
 import zlib
 from pathlib import Path
 
@@ -30,7 +32,7 @@ class Bell:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.settimeout(0)
         self._own, self._wake = socket.socketpair()
-        folder = _folder(url)
+        folder = _of(url, _home(tempfile.gettempdir()))
         self._path = folder / f"{os.getpid()}-{next(_numbers)}" if folder is not None else None
         try:
             if folder is not None:
@@ -78,7 +80,7 @@ class Bell:
 
 def ring(url: str) -> None:
     """Tell everybody who waits for the relay log at `url`. Never raises."""
-    folder = _folder(url)
+    folder = _of(url, _lately(int(time.monotonic()), tempfile.gettempdir()))
     try:
         waiting = list(folder.iterdir()) if folder is not None else []
     except OSError:
@@ -88,23 +90,39 @@ def ring(url: str) -> None:
 
 
 def _tell(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        sender.settimeout(0)
-        try:
-            sender.sendto(b"!", str(path))
-        except ConnectionRefusedError:  # whoever it was is gone
-            with contextlib.suppress(OSError):
-                path.unlink()
-        except OSError:
-            pass
+    try:
+        _sender().sendto(b"!", str(path))
+    except ConnectionRefusedError:  # whoever it was is gone
+        with contextlib.suppress(OSError):
+            path.unlink()
+    except OSError:
+        pass
 
 
-def _folder(url: str) -> Path | None:
+@functools.cache
+def _sender() -> socket.socket:
+    sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    sender.settimeout(0)
+    return sender
+
+
+def _of(url: str, home: Path | None) -> Path | None:
+    """The folder of a relay log's."""
+    return home / f"{zlib.crc32(url.encode()):08x}" if home is not None else None
+
+
+def _home(temporary: str) -> Path | None:
     """Where those who wait are; None if somebody else could have made it."""
-    home = Path(tempfile.gettempdir()) / f"sluice-{os.getuid()}"
+    home = Path(temporary) / f"sluice-{os.getuid()}"
     with contextlib.suppress(OSError):
         home.mkdir(mode=0o700, exist_ok=True)
         found = home.lstat()
         if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
-            return home / f"{zlib.crc32(url.encode()):08x}"
+            return home
     return None
+
+
+@functools.lru_cache(1)
+def _lately(_second: int, temporary: str) -> Path | None:
+    """As `_home`, for who rings many times a second."""
+    return _home(temporary)

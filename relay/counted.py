@@ -36,18 +36,24 @@ class Counted(WriteOnly):
         self._sink = sink
         self.written = 0
         self.crc32c = 0
-        self.crc32c_since_mark = 0
+        self._since_mark: int | None = None
+
+    @property
+    def crc32c_since_mark(self) -> int:
+        """Of all that was written, unless `mark` was called."""
+        return self.crc32c if self._since_mark is None else self._since_mark
 
     def mark(self) -> int:
         """From here on `crc32c_since_mark` counts; how many bytes have been written."""
-        self.crc32c_since_mark = 0
+        self._since_mark = 0
         return self.written
 
     def write(self, data: Any) -> int:
         """Pass on bytes-like `data`; how many."""
         data = bytes(data)
         self.crc32c = google_crc32c.extend(self.crc32c, data)
-        self.crc32c_since_mark = google_crc32c.extend(self.crc32c_since_mark, data)
+        if self._since_mark is not None:
+            self._since_mark = google_crc32c.extend(self._since_mark, data)
         self.written += len(data)
         return int(self._sink.write(data))
 

@@ -98,14 +98,21 @@ class _Gathering(WriteOnly):
         self._passed = 0
 
     def write(self, data: Any) -> int:
-        self._rest += data
         size = len(data)
+        if size >= _GATHERED_BYTES:
+            self.pass_on()
+            self._passed += size
+            self._file.write(data)
+            return size
+        self._rest += data
         if len(self._rest) >= _GATHERED_BYTES:
             self.pass_on()
         return size
 
     def pass_on(self) -> None:
         """Write what is here."""
+        if not self._rest:
+            return
         self._passed += len(self._rest)
         self._file.write(self._rest)
         self._rest = bytearray()

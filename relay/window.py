@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from relay.known_members import KnownMembers
 from relay.part import Part
 from relay.sealed import seal, unseal
 from upstream import tso
 
 FORMAT = 1
+_tables = KnownMembers()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +82,12 @@ class Window:
             record["moved"] = [dict(entry) for entry in self.moved]
         if self.relaxed:
             record["relaxed"] = dict(self.relaxed)
-        return seal(record)
+        return seal(record, {"tables": _tables})
 
     @classmethod
     def from_json(cls, data: bytes) -> Window:
         """Parse a record. Strict: raises ValueError on a wrong checksum, format, field, type or order."""
-        raw = unseal(data, FORMAT)
+        raw = unseal(data, FORMAT, ("tables", _tables))
         raw.setdefault("skipped", [])
         raw.setdefault("moved", [])
         raw.setdefault("relaxed", {})

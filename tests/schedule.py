@@ -25,6 +25,7 @@ SHARED = {
 LONG = (
     "tests/etl/spark/test_standalone_cluster.py",
     "tests/etl/apply/test_apply_random.py",
+    "tests/pump_service/test_hostile_clients.py",
     "tests/embedded/cluster/test_player.py",
     "tests/pump_service/cluster/test_node.py",
     "tests/pump_service/test_tidb_dies.py",
@@ -46,6 +47,11 @@ LONG = (
     "tests/etl/drill/test_drill.py",
     "tests/cli/test_exit_codes.py",
     "tests/dags/test_dags.py",
+    "tests/monitoring/test_with_prometheus.py",
+    "tests/deploy/test_tiup.py",
+    "tests/relay/test_object_store_crash.py",
+    "tests/judge/test_judge.py",
+    "tests/test_docs.py",
 )
 """The longest first, by seconds."""
 

@@ -40,7 +40,7 @@ ETL = {
     "shapes": {"formats", "steps"},
     "settings": {"rules", "sql_tls"},
     "downstream": {"dialect", "formats", "server_errors", "settings"},
-    "spark": {"settings"},
+    "spark": {"settings", "waiting"},
     "explode": {"spark"},
     "prepare": {"recorded_schema", "rules", "shapes", "spark", "steps"},
     "lake": {"recorded_schema", "shapes"},
@@ -96,7 +96,7 @@ ETL = {
 """What each inner room of `etl` may import of the others; all may import relay and upstream."""
 ETL |= {
     room: ETL[room] | {"first_use"}
-    for room in ("__init__", "archive", "asof", "backfill", "base", "copy", "find", "settings")
+    for room in ("__init__", "archive", "asof", "backfill", "base", "copy", "find", "restore", "settings")
 }
 PUMP_SERVICE = {
     "histogram": set(),
@@ -128,7 +128,8 @@ UPSTREAM = {
     "ddl_actions": set(),
     "compile_kernels": set(),
     "genproto": set(),
-    "kernel": set(),
+    "compiled": set(),
+    "kernel": {"compiled"},
     "rename_statement": set(),
     "rpc": set(),
     "lean": {"rpc"},
@@ -177,9 +178,10 @@ RELAY = {
     "part": {"counted", "errors", "part_schema", "row_groups", "storage"},
     "quality": {"storage"},
     "remembered": {"storage"},
-    "sealed": {"format_version"},
+    "known_members": set(),
+    "sealed": {"format_version", "known_members"},
     "schema_snapshots": {"format_version", "sealed", "storage"},
-    "window": {"part", "sealed"},
+    "window": {"known_members", "part", "sealed"},
     "window_log": {"decisions", "storage", "window"},
     "places": {"errors", "ownership", "storage", "url"},
     "log": {
@@ -221,6 +223,7 @@ RELAY = {
         "decisions",
         "errors",
         "failures",
+        "known_members",
         "log",
         "ownership",
         "part",

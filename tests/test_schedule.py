@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
+
 from tests.schedule import LONG, ROOT, SHARED, LongestFirst, in_order, shared_by
 
 FILES = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
@@ -29,3 +32,8 @@ def test_a_file_is_done_by_one_worker_and_all_that_share_something_too() -> None
     scope = LongestFirst.__new__(LongestFirst)._split_scope
     assert scope(f"{LONG[0]}::test_a[x]") == LONG[0]
     assert scope("tests/cli/test_run.py::test_a") == scope("tests/test_wheel.py::test_b") == "the stack"
+
+
+def test_no_two_test_files_have_one_name_which_pytest_would_take_for_one_module() -> None:
+    names = Counter(Path(file).name for file in FILES)
+    assert [name for name, count in names.items() if count > 1] == []

@@ -96,6 +96,29 @@ class TablesNow(MutableMapping[int, Table]):
         return {str(key): self._documents.get(key) or self[key].to_json() for key in self}
 
 
+class _Written:
+    """The documents of tables. The one that was written before of the same table does: a window's record tells of all
+    tables that have rows in it, window by window.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Table, Document]] = {}
+        self._columns = 0
+
+    def __call__(self, table: Table) -> Document:
+        known = self._known.get(table.id)
+        if known is not None and known[0] is table:
+            return known[1]
+        document = table.to_json()
+        if known is None:
+            self._columns += len(table.columns)
+        if self._columns > _MOST_COLUMNS:
+            self._known.clear()
+            self._columns = len(table.columns)
+        self._known[table.id] = table, document
+        return document
+
+
 def schemas_by_id(documents: Mapping[str, Document | None] | None) -> Mapping[int, Schema | None]:
     """Of a JSON object whose keys are ids."""
     return ById(documents or {}, Schema.from_json)
@@ -117,7 +140,7 @@ class _Parsed:
 
     def __call__(self, document: Document) -> Table:
         known = self._known.get(document.get("id"))
-        if known is not None and known[0] == document:
+        if known is not None and (known[0] is document or known[0] == document):
             return known[1]
         table = Table.from_json(document)
         if known is None:
@@ -129,9 +152,10 @@ class _Parsed:
         return table
 
 
-_MOST_COLUMNS = 50_000
+_MOST_COLUMNS = 100_000
 """Of the tables that are kept, at 1 KB each."""
 _table = _Parsed()
+_written = _Written()
 
 
 def names_by_id(tables: Mapping[int, Table | None]) -> Iterator[tuple[int, str, str]]:
@@ -150,4 +174,10 @@ def to_json(found: Mapping[int, Schema | None] | Mapping[int, Table | None]) -> 
         return dict(found.documents)
     if isinstance(found, TablesNow):
         return found.documents()
-    return {str(key): value.to_json() if value is not None else None for key, value in found.items()}
+    return {str(key): _document(value) for key, value in found.items()}
+
+
+def _document(value: Schema | Table | None) -> Document | None:
+    if value is None:
+        return None
+    return _written(value) if isinstance(value, Table) else value.to_json()

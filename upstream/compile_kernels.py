@@ -15,7 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-KERNELS = ("etl/formats/kernel", "pump_service/kernel", "upstream/kernel")
+KERNELS = (
+    "etl/explode/kernel",
+    "etl/formats/kernel",
+    "pump_service/kernel",
+    "pump_service/store/kernel",
+    "upstream/kernel",
+)
 SOURCE, NAME = "compiled.c", "_compiled.abi3.so"
 _TIMEOUT_S = 300
 
@@ -23,7 +29,13 @@ _TIMEOUT_S = 300
 def build(source: Path, target: Path) -> str:
     """Why it can't be compiled; "" if it was. The environment's CC and CFLAGS count, where they are set."""
     compiler = shlex.split(os.environ.get("CC", "cc"))
-    flags = ["-O2", "-shared", "-fPIC", *shlex.split(os.environ.get("CFLAGS", ""))]
+    flags = [
+        "-O2",
+        "-shared",
+        "-fPIC",
+        "-Werror=implicit-function-declaration",
+        *shlex.split(os.environ.get("CFLAGS", "")),
+    ]
     include = sysconfig.get_path("include")
     if not (Path(include) / "Python.h").exists():
         return f"{include} has no Python.h"

@@ -46,7 +46,6 @@ Bytes = npt.NDArray[np.uint8]
 class RowLayout:
     """How a table's rows are written, as the kernel is told."""
 
-    table: Table
     columns: tuple[Column, ...]
     """The stored columns: a slot each, in this order; behind them the hidden row id of a table that has one."""
     slots: int
@@ -54,7 +53,8 @@ class RowLayout:
     of_inserts: bytes
     of_others: bytes
     compared: bytes
-    names: tuple[str, ...]
+    slot_of: dict[str, int]
+    """By name, in their order."""
     shows_collations: bool
     """Whether an inserted row tells if its cluster has new collations."""
 
@@ -79,14 +79,13 @@ class RowLayout:
         if heap:
             others.append(_entry(slots[HANDLE_ID], (VARINT,), HANDLE_ID))
         return cls(
-            table,
             columns,
             len(slots),
             handle,
             b"".join(pairs([c for c in table.columns if c is not key])),
             b"".join(others),
             bytes([*(_COMPARED.get(c.kind, kernel.BYTES) for c in columns), *([kernel.UNLOOKED] if heap else [])]),
-            (*(c.name for c in columns), *([ROWID_NAME] if heap else [])),
+            {name: n for n, name in enumerate((*(c.name for c in columns), *([ROWID_NAME] if heap else [])))},
             bool(restored_columns(table)),
         )
 
@@ -115,11 +114,11 @@ class FoundImages(RowImages):
         """`data`: what the cells lie in. `decoded`: the same images by way of `upstream.rows`, where a value turns out
         to be none; raises its errors.
         """
-        super().__init__(layout.names, count)
+        super().__init__(layout.slot_of, count)
         self.layout = layout
         self.data = data
         self.cells = cells
-        self._slots = {name: slot for slot, name in enumerate(layout.names)}
+        self._slots = layout.slot_of
         self._decoded = decoded
         self._cells = np.frombuffer(cells, np.uint64).reshape(count, layout.slots, 2)
 
@@ -131,6 +130,8 @@ class FoundImages(RowImages):
         slot = self._slots[name]
         if slot < len(self.layout.columns) and self.layout.columns[slot].kind != "int":
             return None
+        if not self.count:
+            return _NO_NUMBERS
         flags = self._cells[:, slot, 0] >> _FLAG_BITS
         if not (flags == VARINT).all() and not (
             (flags == UVARINT).all() and slot < len(self.layout.columns) and self.layout.columns[slot].unsigned
@@ -151,7 +152,7 @@ class FoundImages(RowImages):
         codes = self.layout.compared
         if names is not None:
             codes = bytes(
-                code if name in names else kernel.UNLOOKED for name, code in zip(self.layout.names, codes, strict=True)
+                code if name in names else kernel.UNLOOKED for name, code in zip(self._slots, codes, strict=True)
             )
         found = kernel.alike(self.data, self.cells, other.cells, codes, _int64(own), _int64(others))
         return np.frombuffer(found, np.uint8)
@@ -248,3 +249,4 @@ def _int64(places: Ints) -> Ints:
 
 
 _NOTHING = Buffer.over(bytes(PADDING))
+_NO_NUMBERS = np.zeros(0, np.int64)

@@ -5,7 +5,7 @@ Who applies net effects needs of most old images the key alone, and of new ones 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -22,9 +22,9 @@ Words: TypeAlias = npt.NDArray[np.uint64]
 class RowImages(Mapping[str, pa.Array]):
     """Columns by name. Each is made once."""
 
-    def __init__(self, names: Sequence[str], count: int) -> None:
+    def __init__(self, names: Iterable[str], count: int) -> None:
         """`count`: of rows."""
-        self._names = dict.fromkeys(names)
+        self._names: Mapping[str, object] = names if isinstance(names, dict) else dict.fromkeys(names)
         self._made: dict[str, pa.Array] = {}
         self.count = count
 
@@ -145,7 +145,7 @@ class _Taken(RowImages):
     """Some rows of others."""
 
     def __init__(self, images: RowImages, rows: Ints) -> None:
-        super().__init__(tuple(images), len(rows))
+        super().__init__(images._names, len(rows))
         self._images = images
         self._rows = rows
 

@@ -21,6 +21,7 @@ __all__ = ["LeanConnection", "LeanError", "LeanPlace"]
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEAD = Struct(">IBI")  # length << 8 | type, flags, stream
 _SETTING = Struct(">HI")
+_TIMEVAL = Struct("@ll")
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 _END_STREAM = _ACK = 1
 _END_HEADERS = 4
@@ -73,6 +74,11 @@ class LeanConnection:
         try:
             self._socket = socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # The system keeps the time: Python's own way to is two calls of it more for each that sends or receives.
+            patience = _TIMEVAL.pack(int(patience_s), int(patience_s % 1 * 1e6) or 1)
+            for which in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                self._socket.setsockopt(socket.SOL_SOCKET, which, patience)
+            self._socket.settimeout(None)
             first = _PREFACE + _frame(_SETTINGS, 0, 0, settings) + _window_update(0, _OWN_WINDOW - _DEFAULT_WINDOW)
             self._socket.sendall(first)
         except (OSError, ValueError) as error:
@@ -127,7 +133,6 @@ class LeanConnection:
         call.window -= size
         body = b"\0" + len(message).to_bytes(4, "big") + message
         try:
-            self._socket.settimeout(self._patience_s)
             self._socket.sendall(before + _frame(_DATA, 0 if more else _END_STREAM, stream, body))
         except OSError as error:
             self._fail(str(error))
@@ -148,11 +153,9 @@ class LeanConnection:
 
     def _read(self, until: float) -> None:
         """Take in what comes next."""
-        left = until - time.monotonic()
         try:
-            if left <= 0:
+            if time.monotonic() >= until:
                 raise TimeoutError("nothing came")
-            self._socket.settimeout(left)
             came = self._socket.recv(262_144)
         except OSError as error:
             self._fail(str(error))

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from upstream.schema import Table
 
 T = TypeVar("T")
 
-_MOST_COLUMNS = 50_000
-"""Of the tables that are remembered."""
+_MOST_COLUMNS = 100_000
+"""Of the tables that are remembered, those of alike tables once."""
 
 
 class PerTable(Generic[T]):
-    """A function of a table that remembers its answer for each table's last definition."""
+    """A function of a table that remembers its answer for each table's last definition.
+
+    It must not look at what tables are called, nor at their ids: tables that are alike besides have one answer.
+    """
 
     def __init__(self, make: Callable[[Table], T]) -> None:
         self._make = make
         self._made: dict[int, tuple[Table, T]] = {}
+        self._alike: dict[tuple[Any, ...], tuple[Table, T]] = {}
         self._columns = 0
 
     def __call__(self, table: Table) -> T:
@@ -26,11 +30,23 @@ class PerTable(Generic[T]):
         known = self._made.get(table.id)
         if known is not None and known[0] is table:
             return known[1]
-        made = known[1] if known is not None and known[0] == table else self._make(table)
+        made = known[1] if known is not None and known[0] == table else self._made_alike(table)
         if known is None:
-            self._columns += len(table.columns)
+            self._columns += 1
         if self._columns > _MOST_COLUMNS:
             self._made.clear()
-            self._columns = len(table.columns)
+            self._alike.clear()
+            self._columns = 1 + len(table.columns)
         self._made[table.id] = table, made
         return made
+
+    def _made_alike(self, table: Table) -> T:
+        form = table.form
+        if form is None:
+            self._columns += len(table.columns)
+            return self._make(table)
+        known = self._alike.get(form)  # the table in there keeps what the form is of alive
+        if known is None:
+            known = self._alike[form] = table, self._make(table)
+            self._columns += len(table.columns)
+        return known[1]

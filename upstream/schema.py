@@ -7,9 +7,11 @@ what rows carry.
 
 import base64
 import json
+import marshal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from functools import cached_property
+from typing import Any, cast
 
 from errors import SluiceError
 from upstream import column_types
@@ -209,6 +211,25 @@ class Index:
             ) from error
 
 
+class Columns(tuple[Column, ...]):
+    """All columns of a table, and what follows from them alone, made once: alike tables have the same."""
+
+    @cached_property
+    def stored(self) -> tuple[Column, ...]:
+        """See Table.stored_columns."""
+        return tuple(c for c in self if c.public and not c.virtual)
+
+    @cached_property
+    def writable(self) -> tuple[Column, ...]:
+        """See Table.writable_columns."""
+        return tuple(c for c in self if c.public and not c.generated)
+
+    @cached_property
+    def first_of_key(self) -> Column | None:
+        """The first of those that are of the primary key."""
+        return next((c for c in self if c.flag & column_types.FLAG_PRIMARY_KEY), None)
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table, view or sequence (TableInfo) with the name of its schema. `columns` are in offset order and hold every
@@ -239,6 +260,10 @@ class Table:
     sequence: dict[str, Any] | None = field(default=None, hash=False)
     foreign_keys: tuple[dict[str, Any], ...] = field(default=(), hash=False)
     auto_increment: int = 0
+
+    def __post_init__(self) -> None:
+        if type(self.columns) is not Columns:
+            object.__setattr__(self, "columns", Columns(self.columns))
 
     @classmethod
     def from_tidb(cls, info: Mapping[str, Any], schema_id: int, schema_name: str) -> "Table":
@@ -289,8 +314,7 @@ class Table:
         """The inverse of `to_json`. Unknown keys are errors: a newer writer than reader must not lose anything."""
         try:
             values = dict(document)
-            values["columns"] = tuple(_column_from_json(c) for c in document.get("columns", ()))
-            values["indexes"] = tuple(_index_from_json(i) for i in document.get("indexes", ()))
+            values["columns"], values["indexes"] = _form(document.get("columns", []), document.get("indexes", []))
             values["foreign_keys"] = tuple(document.get("foreign_keys", ()))
             return cls(**values)
         except (KeyError, TypeError, ValueError) as error:
@@ -323,7 +347,7 @@ class Table:
         """The column that is the integer handle; None for other kinds of handle."""
         if not self.pk_is_handle:
             return None
-        return next((c for c in self.columns if c.flag & column_types.FLAG_PRIMARY_KEY), None)
+        return cast(Columns, self.columns).first_of_key
 
     @property
     def primary_index(self) -> Index | None:
@@ -342,12 +366,22 @@ class Table:
     @property
     def stored_columns(self) -> tuple[Column, ...]:
         """Public columns that rows hold: everything but virtual generated ones, in table order."""
-        return tuple(c for c in self.columns if c.public and not c.virtual)
+        return cast(Columns, self.columns).stored
 
     @property
     def writable_columns(self) -> tuple[Column, ...]:
         """Public columns a statement may set: no generated ones, in table order."""
-        return tuple(c for c in self.columns if c.public and not c.generated)
+        return cast(Columns, self.columns).writable
+
+    @property
+    def form(self) -> tuple[Any, ...] | None:
+        """Equal for tables that are alike in all that their rows are, and that live at the same time; None where that
+        isn't told so easily.
+        """
+        if self.partition is not None:
+            return None
+        flags = self.pk_is_handle, self.is_common_handle, self.common_handle_version, self.state
+        return id(self.columns), id(self.indexes), *flags, self.charset, self.collate
 
     def unique_keys(self) -> list[tuple[str, ...]]:
         """Column names of the primary key, then of the unique keys whose columns are all NOT NULL, then of the others.
@@ -385,9 +419,11 @@ def _plain_or_bytes(value: Any) -> Any:
 
 def _column_from_json(document: Mapping[str, Any]) -> Column:
     values = dict(document)
-    values["elems"] = tuple(values.get("elems", ()))
+    if "elems" in values:
+        values["elems"] = tuple(values["elems"])
     for key in ("origin_default", "default"):
-        values[key] = _plain_or_bytes(values.get(key))
+        if key in values:
+            values[key] = _plain_or_bytes(values[key])
     return Column(**values)
 
 
@@ -395,3 +431,31 @@ def _index_from_json(document: Mapping[str, Any]) -> Index:
     values = dict(document)
     values["columns"] = tuple((name, offset, length) for name, offset, length in document["columns"])
     return Index(**values)
+
+
+_Form = tuple[Columns, tuple[Index, ...]]
+_MOST_COLUMNS = 100_000
+_forms: dict[bytes, _Form] = {}
+_columns_kept = 0
+
+
+def _form(columns: list[Any], indexes: list[Any]) -> _Form:
+    """Columns and indexes of their documents: the same objects for the same documents, of which there may be thousands,
+    as each shard or tenant has its tables.
+    """
+    global _columns_kept
+    try:
+        key = marshal.dumps((columns, indexes), 2)  # what equals another in this is equal to it
+    except ValueError:  # no JSON
+        key = b""
+    found = _forms.get(key)
+    if found is not None:
+        return found
+    made = Columns(map(_column_from_json, columns)), tuple(map(_index_from_json, indexes))
+    _columns_kept += len(columns)
+    if _columns_kept > _MOST_COLUMNS:
+        _forms.clear()
+        _columns_kept = len(columns)
+    if key:
+        _forms[key] = made
+    return made

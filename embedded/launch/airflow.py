@@ -18,6 +18,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -43,6 +44,7 @@ _PARALLELISM = 6
 """As in airflow.cfg, for one pipeline and what people trigger."""
 _TASKS_OF_A_PIPELINE = 3
 """That run all the time."""
+_FRESH_S = 0.3
 _prepare_lock = threading.Lock()
 
 
@@ -61,6 +63,7 @@ def airflow(site: Site, dags: Path = DAGS) -> list[Part]:
     data = site.data("airflow")
     port = site.ports["airflow"]
     env = _environment(site, data, port, dags)
+    health = _Health(port)
     return [
         Part(
             name=name,
@@ -68,7 +71,7 @@ def airflow(site: Site, dags: Path = DAGS) -> list[Part]:
             env=env,
             cwd=data,
             ports={"http": port} if name == "airflow-api" else {},
-            probe=_probe(name, site.home, port),
+            probe=_probe(name, site.home, health),
             prepare=functools.partial(_prepare, data, env, name),
             data=data,
             start_timeout_s=600,
@@ -181,17 +184,43 @@ def _is_migrated(database: Path) -> bool:
         return False
 
 
-def _probe(name: str, home: Path, port: int) -> Callable[[], None]:
+class _Health:
+    """What the api-server says of all components. Those that are being started ask side by side, again and again: one
+    answer serves all for `_FRESH_S`, and so does an error.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._url = f"{airflow_url(port)}/api/v2/monitor/health"
+        self._lock = threading.Lock()
+        self._answer: dict[str, Any] | Exception | None = None
+        self._until = 0.0
+
+    def ask(self) -> dict[str, Any]:
+        """By component. Raises OSError or ValueError."""
+        with self._lock:
+            if self._answer is None or time.monotonic() > self._until:
+                try:
+                    self._answer = get_json(self._url, timeout_s=5)
+                except (OSError, ValueError) as error:
+                    self._answer = error
+                self._until = time.monotonic() + _FRESH_S
+            answer = self._answer
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def _probe(name: str, home: Path, health: _Health) -> Callable[[], None]:
     """A component is ready when Airflow's health shows a heartbeat younger than the component's process."""
 
     def probe() -> None:
-        health: dict[str, Any] = get_json(f"{airflow_url(port)}/api/v2/monitor/health", timeout_s=5)
-        if health["metadatabase"]["status"] != "healthy":
-            raise NotReady(f"metadata database: {health['metadatabase']}")
+        said = health.ask()
+        if said["metadatabase"]["status"] != "healthy":
+            raise NotReady(f"metadata database: {said['metadatabase']}")
         if name not in _HEALTH_KEY:
             return
         key = _HEALTH_KEY[name]
-        component = health[key]
+        component = said[key]
         beat = component.get(f"latest_{key}_heartbeat")
         if component["status"] != "healthy" or not beat:
             raise NotReady(f"{key}: {component}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -33,11 +34,16 @@ def java_home() -> Path:
     java = Path(candidate, "bin", "java") if candidate else None
     if java is None or not java.exists():
         java = Path(find_program("java", "default-jre-headless"))
+    _check_version(java)
+    return java.resolve().parent.parent
+
+
+@functools.cache  # it starts a JVM; an error isn't kept
+def _check_version(java: Path) -> None:
     said = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30)
     version = re.search(r'version "(?:1\.)?(\d+)', said.stderr + said.stdout)
     if not version or int(version[1]) < 17:
         raise MissingProgram(f"{java} is not Java 17 or later: as root: apt-get install default-jre-headless")
-    return java.resolve().parent.parent
 
 
 def cores() -> int:

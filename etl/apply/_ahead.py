@@ -25,6 +25,8 @@ Prepare = Callable[[BatchDocument], Iterator[pa.RecordBatch]]
 """From windows to record batches in STEP_SCHEMA."""
 
 _WAITING_BYTES = 64 * 2**20
+_LOOK_S = 0.3
+"""Without anything to write it is looked so often whether the run is over, or somebody else writes."""
 
 
 class Ahead:
@@ -59,7 +61,7 @@ class Ahead:
         while not over():
             started = time.perf_counter()
             try:
-                item = self._queue.get(0.1)
+                item = self._queue.get(_LOOK_S)
             except queue.Empty:
                 continue
             if isinstance(item, Appointment):

@@ -16,13 +16,16 @@ from relay.url import local_folder
 log = logging.getLogger("sluice.apply")
 
 _POLL_S = 0.02
-_LISTEN_S = 0.25
-_CONTROL_INTERVAL_S = 0.2
+_LISTEN_S = 0.3
+_CONTROL_INTERVAL_S = 0.25
 _FIND_S, _FAR_FIND_S = 10.0, 60.0
 _FAR_POLL_S, _FAR_CONTROL_INTERVAL_S = 0.25, 2.0  # in an object store, where each look is charged for
 _NO_END = 2**63 - 1
 MAX_WINDOWS = 2_000
 """In one batch: landing brings an empty window every half second or so, and applying may have been paused for days."""
+
+_FRESH_S = 1.0
+"""So long a window that was seen isn't read again."""
 
 
 class NextWindows:
@@ -44,6 +47,8 @@ class NextWindows:
         self._find_due = 0.0
         self._missed = -1, 0.0
         """After which position there was no window in an object store, and when."""
+        self._following: tuple[Window | None, float] = None, 0.0
+        """What came behind the last batch and was too much for it, and when that was seen."""
         self._waiting_said = False
         self._control_due = 0.0
         self._paused = False
@@ -102,6 +107,7 @@ class NextWindows:
         rows, size = first.changes, sum(part.bytes for part in first.parts)
         while not self._stopped.is_set() and windows[-1].hi < self._end():
             following = self._relay.next(windows[-1].hi)
+            self._following = following, time.monotonic()
             if following is None and self._first_hi is not None:  # a flight is written again as a whole
                 self._wait_for_flight(windows[-1].hi)
                 continue
@@ -132,6 +138,9 @@ class NextWindows:
         missed, at = self._missed
         if self._is_far and position == missed and time.monotonic() < at + _FAR_POLL_S:
             return None
+        following, seen_at = self._following
+        if following is not None and following.lo == position and time.monotonic() < seen_at + _FRESH_S:
+            return following
         window = self._relay.next(position)
         self._missed = position, time.monotonic()
         if window is not None or self._is_boundary(position):

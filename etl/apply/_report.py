@@ -1,7 +1,9 @@
-"""What applying says of itself: per batch, and per run."""
+"""What applying says of itself: per batch, per run, and in a line now and then."""
 
 from __future__ import annotations
 
+import json
+import logging
 import time
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
@@ -10,7 +12,10 @@ from etl.apply._batch import Batch
 from etl.sinks import Written
 from upstream import tso
 
+log = logging.getLogger("sluice.apply")
+
 _LAST_WARNINGS = 100
+_SAID_EVERY_S, _MANY = 5.0, 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +99,36 @@ def report_of(batch: Batch, written: Written) -> BatchReport:
         {name: round(value, 3) for name, value in stages.items()},
         round(time.time() * 1000 - tso.physical_ms(batch.hi), 1),
     )
+
+
+class Progress:
+    """A line for what was applied since the last one: every few seconds, or for many row changes."""
+
+    def __init__(self) -> None:
+        self._since = 0.0
+        self._reports: list[BatchReport] = []
+        self._changes = 0
+
+    def add(self, report: BatchReport) -> None:
+        """A batch that was written."""
+        if report.changes or report.ddls:
+            self._reports.append(report)
+            self._changes += report.changes
+        self.say()
+
+    def say(self, *, last: bool = False) -> None:
+        """If it is time to, or it is the `last` time. `lag_ms` is the largest, all else of the line is summed up."""
+        now, reports = time.monotonic(), self._reports
+        if not reports or not (last or self._changes >= _MANY or now >= self._since + _SAID_EVERY_S):
+            return
+        stages: dict[str, float] = {}
+        for report in reports:
+            for stage, milliseconds in report.stages_ms.items():
+                stages[stage] = stages.get(stage, 0.0) + milliseconds
+        told = {"lo": reports[0].lo, "hi": reports[-1].hi, "batches": len(reports)}
+        for name in ("windows", "transactions", "changes", "rows", "ddls"):
+            told[name] = sum(getattr(report, name) for report in reports)
+        stages = {stage: round(milliseconds, 3) for stage, milliseconds in stages.items()}
+        lag_ms = max(report.lag_ms for report in reports)
+        log.info("applied %s", json.dumps(told | {"stages_ms": stages, "lag_ms": lag_ms}))
+        self._since, self._reports, self._changes = now, [], 0

@@ -15,11 +15,9 @@ from errors import SluiceError, ours
 from etl.apply._ahead import Ahead, Prepare
 from etl.apply._batch import DecidedAnewError, StoppedError
 from etl.apply._report import ApplySummary, BatchReport, report_of
-from etl.apply.run import HoldsConnection
 from etl.downstream import Checkpoint
 from etl.settings import Apply
 from etl.sinks import Sink
-from etl.spark.errors import SparkError
 from etl.waiting import Waiting
 from relay import Agenda, Appointment, Appointments, Control, Decisions, Window, WindowLog
 
@@ -133,8 +131,6 @@ class _PastLoop:
                 told = ours(error)
                 if not told.transient:
                     raise
-                if isinstance(told, SparkError) and isinstance(self._prepare, HoldsConnection):
-                    self._prepare.reset()
                 self._summary.retries += 1
                 self._stop.wait(self._waiting.after(told, f"at {self._summary.checkpoint}"))
             finally:

@@ -7,12 +7,10 @@ checkpoint row is the only state: any trouble with the connection leads back to 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
 from typing import Protocol, runtime_checkable
 
 from errors import ours
@@ -26,14 +24,13 @@ from etl.apply._poison import name_poison
 from etl.apply._prepare_job import SparkPreparer
 from etl.apply._refusal import check_refusal
 from etl.apply._relay_upkeep import RelayUpkeep
-from etl.apply._report import ApplySummary, BatchReport, report_of
+from etl.apply._report import ApplySummary, BatchReport, Progress, report_of
 from etl.apply._takeover import look_ahead
 from etl.downstream import Checkpoint
 from etl.ownership import NotSoleWriterError, Pipeline, SoleWriter, await_copy
 from etl.prepare import PrepareOptions
 from etl.settings import Settings
 from etl.sinks import ApplyError, Remembers, Sink, TakesOver, open_sink, read_checkpoint, sink_shape
-from etl.spark.errors import SparkError
 from etl.spark.place import Place
 from etl.steps import Step
 from etl.waiting import Waiting
@@ -51,7 +48,7 @@ _FAR_POLL_S = 0.25  # in an object store, where each look is charged for
 class HoldsConnection(Protocol):
     """A preparer that holds a connection."""
 
-    def reset(self) -> None:
+    def close(self) -> None:
         """Drop the connection; the next use connects anew."""
 
 
@@ -86,7 +83,7 @@ def run_apply(  # noqa: PLR0913 one optional wish each, by name
             return loop.run()
     finally:
         if isinstance(prepare, HoldsConnection):
-            prepare.reset()
+            prepare.close()
 
 
 def prepare_options(settings: Settings) -> PrepareOptions:
@@ -144,6 +141,7 @@ class _Loop:
         self._size = BatchSize(settings.apply)
         self._summary = summary
         self._waiting = Waiting(log, "applying")
+        self._progress = Progress()
         self._ahead: Ahead | None = None
         self._batch: Batch | None = None
         """What is being written, or was last, since the checkpoint was read."""
@@ -164,8 +162,6 @@ class _Loop:
                 if not told.transient:
                     self._give_up(error)
                     raise
-                if isinstance(told, SparkError) and isinstance(self._prepare, HoldsConnection):
-                    self._prepare.reset()
                 self._summary.retries += 1
                 self._limits.stop.wait(self._waiting.after(told, f"at checkpoint {self._summary.checkpoint}"))
             finally:
@@ -174,6 +170,7 @@ class _Loop:
         return self._summary
 
     def close(self) -> None:
+        self._progress.say(last=True)
         self._counting.close()
         self._upkeep.close()
         self._sole.close()
@@ -219,8 +216,7 @@ class _Loop:
         report = report_of(batch, written)
         self._counting.wrote(report)
         self._summary.add(report, written.warnings)
-        if report.changes or report.ddls:
-            log.info("applied %s", json.dumps(asdict(report)))
+        self._progress.add(report)
         if self._on_batch is not None:
             self._on_batch(report)
         self._sole.at(batch.hi, wrote=True)
@@ -264,6 +260,7 @@ class _Loop:
 
     def _is_over_for_sole_writer(self) -> bool:
         self._sole.check()  # also while there is nothing to write
+        self._progress.say()
         return self._is_over()
 
     def _wait(self) -> bool:

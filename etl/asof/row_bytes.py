@@ -21,7 +21,6 @@ from upstream.schema import Column
 
 _FRACTIONS = ("decimal", "date", "datetime", "timestamp", "time")
 _EXACT = 2**53
-_NOTHING, _COLON = pa.scalar(b"", pa.large_binary()), pa.scalar(b":", pa.large_binary())
 
 
 def row_bytes(
@@ -32,13 +31,18 @@ def row_bytes(
     in which 0 and -0 are two values.
     """
     fields = [_field(_plain(column, arrays[column.name], signed_zeros=signed_zeros)) for column in columns]
-    return fields[0] if len(fields) == 1 else pc.binary_join_element_wise(*fields, _NOTHING)
+    return fields[0] if len(fields) == 1 else pc.binary_join_element_wise(*fields, _scalar(b""))
+
+
+def _scalar(value: bytes) -> pa.LargeBinaryScalar:
+    """Made when it is needed: the first one of a process has pyarrow import pandas."""
+    return pa.scalar(value, pa.large_binary())
 
 
 def _field(plain: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
     lengths = pc.binary_length(plain).cast(pa.large_string()).cast(pa.large_binary())
-    with_length = pc.binary_join_element_wise(lengths, plain, _COLON)
-    return pc.fill_null(with_length, pa.scalar(b"n", pa.large_binary()))
+    with_length = pc.binary_join_element_wise(lengths, plain, _scalar(b":"))
+    return pc.fill_null(with_length, _scalar(b"n"))
 
 
 def _plain(column: Column, array: pa.Array, *, signed_zeros: Collection[str]) -> pa.LargeBinaryArray:

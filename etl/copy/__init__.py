@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from etl.copy.bootstrap_run import BootstrapSummary, Progress
     from etl.copy.form import wish_of
     from etl.copy.plan import CopyPlan
-    from etl.copy.run import BootstrapWish, cancel_bootstrap, plan_bootstrap, resume_bootstrap, run_bootstrap
+    from etl.copy.run import cancel_bootstrap, plan_bootstrap, resume_bootstrap, run_bootstrap
+    from etl.copy.wish import BootstrapWish
 
 __all__ = [
     "BootstrapSummary",
@@ -37,7 +38,7 @@ __getattr__ = on_first_use(
     __name__,
     {
         "BootstrapSummary": "etl.copy.bootstrap_run",
-        "BootstrapWish": "etl.copy.run",
+        "BootstrapWish": "etl.copy.wish",
         "CopyPlan": "etl.copy.plan",
         "Progress": "etl.copy.bootstrap_run",
         "cancel_bootstrap": "etl.copy.run",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from etl.copy.dumpling import CsvFormat, DumplingOptions
-from etl.copy.run import BootstrapWish
+from etl.copy.wish import BootstrapWish
 
 __all__ = ["names_of", "wish_of"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
 from typing import Self
 
 from etl.copy.asked import Asked
@@ -23,6 +22,7 @@ from etl.copy.plan import CopyPlan
 from etl.copy.source import Source
 from etl.copy.tidb_sql import TidbAddress, TidbSql
 from etl.copy.watch import Watch, check_kept
+from etl.copy.wish import BootstrapWish
 from etl.landing.planner import Planner
 from etl.ownership import Pipeline
 from etl.settings import Settings
@@ -33,7 +33,6 @@ from relay.retention import Consumers, consumer_name
 __all__ = [
     "BASE",
     "TIDB",
-    "BootstrapWish",
     "BootstrapWork",
     "cancel_bootstrap",
     "plan_bootstrap",
@@ -47,19 +46,6 @@ BASE = "base://"
 """In the place of a dump's URL: the youngest base of the archive, or with its name behind it another one."""
 
 ShowProgress = Callable[[Progress], None]
-
-
-@dataclass(frozen=True, slots=True)
-class BootstrapWish:
-    """What a person asks for. `url`: a Dumpling folder's, TIDB, or BASE. `globs`: names of tables (schema.table, * and
-    ?), () for all that the rules want. `into`: databases downstream that may hold other tables. `by`: who asks.
-    """
-
-    url: str
-    options: DumplingOptions = field(default_factory=DumplingOptions)
-    globs: tuple[str, ...] = ()
-    into: tuple[str, ...] = ()
-    by: str = "somebody"
 
 
 class BootstrapWork:

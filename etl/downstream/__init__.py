@@ -10,7 +10,7 @@ from etl.downstream.checkpoint import (
     Refusal,
 )
 from etl.downstream.chunk_results import ChunkResult, ChunkResults
-from etl.downstream.mysql import AHEAD, Ahead, DownstreamError, Load, LoadOutcome, MySQLSession
+from etl.downstream.mysql import AHEAD, Ahead, Done, DownstreamError, Load, LoadOutcome, MySQLSession, Question
 from etl.downstream.savepoint import Savepoint, SavepointFile, sync_folder
 from etl.downstream.servers import connected, is_same_server
 
@@ -23,12 +23,14 @@ __all__ = [
     "CheckpointTable",
     "ChunkResult",
     "ChunkResults",
+    "Done",
     "DownstreamError",
     "Flight",
     "Load",
     "LoadOutcome",
     "MySQLSession",
     "PendingDdl",
+    "Question",
     "Refusal",
     "Savepoint",
     "SavepointFile",

@@ -5,6 +5,8 @@ of a LOAD DATA LOCAL are sent behind it unasked, with the sequence numbers that 
 for them (MySQL's client/server protocol, "LOCAL INFILE request"). A server that refuses the statement before it asks
 takes them for a command with a wrong number, and ends the connection.
 
+Answers are read as the bytes that they are: an object for each packet would cost more than all that is sent.
+
 Nothing of the rows may ever be executed, not by a proxy that looks at no numbers either. So they are one packet, and
 begin with a line that the LOAD passes over: its first byte is no command's.
 """
@@ -14,9 +16,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pymysql
+from pymysql.constants import CR
 
 from errors import Signal
 
@@ -24,30 +27,35 @@ _QUERY = b"\x03"
 FIRST_LINE = b"sluice\n"
 LEAST_PACKET = 128 * 2**10
 """A file has to fit into one packet. Bytes."""
+_MOST = 0xFFFFFF
 _ROWS_AT = 2
 """Their sequence number: the statement has 0, the server's request 1."""
 AFTER_ROWS = _ROWS_AT + 2
 """What the server says when it has them, and the empty packet at their end."""
+_LENGTHS = {0xFC: 2, 0xFD: 3, 0xFE: 8}
+"""How many bytes an integer has behind one of these."""
+_OK, _FILE, _ERROR = 0, 0xFB, 0xFF
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
     """A statement. `name`: the file that it loads, if it is a LOAD DATA LOCAL INFILE; `payload` (bytes-like): its
-    contents, which begin with FIRST_LINE if they are sent ahead.
+    contents, which begin with FIRST_LINE if they are sent ahead. `asks`: rows of a result are its answer.
     """
 
     statement: bytes
     name: bytes = b""
     payload: Any = b""
+    asks: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What the server said: affected rows, rows of a result, its message; or its error."""
+class Answer(NamedTuple):
+    """What the server said: affected rows and warnings, its message, rows of a result; or its error."""
 
     affected: int = 0
+    warnings: int = 0
+    message: bytes = b""
     rows: Sequence[tuple[Any, ...]] = ()
-    message: str = ""
     error: pymysql.err.MySQLError | None = None
 
 
@@ -62,44 +70,110 @@ class NotAsked(Signal):
 def send_ahead(connection: Any, orders: Sequence[Order]) -> list[Answer]:
     """One answer an order. What is sent has to fit into what the server and the network between hold: some hundred KiB,
     some dozens of orders. Raises PyMySQL's errors and OSError if the connection is lost, NotAsked; of refused
-    statements it is the answer that tells.
+    statements it is the answer that tells. Whatever else goes wrong closes the connection: an answer that nobody has
+    read would be taken for that to the next statement.
     """
-    connection._write_bytes(b"".join(part for order in orders for part in _packets(order)))
-    return [_answer(connection, order) for order in orders]
+    if not connection.open:
+        raise pymysql.err.InterfaceError(0, "the connection is closed")
+    connection._write_bytes(b"".join([part for order in orders for part in _packets(order)]))
+    connection._sock.settimeout(connection._read_timeout)
+    connection._current_timeout = connection._read_timeout
+    try:
+        return [_rows(connection) if order.asks else _answer(connection, order.name) for order in orders]
+    except OSError as error:
+        raise _lost(connection, str(error)) from error
+    except BaseException:
+        connection._force_close()
+        raise
 
 
 def _packets(order: Order) -> Iterator[bytes]:
-    yield from _packet(0, _QUERY + order.statement)
+    yield _header(0, len(order.statement) + 1) + _QUERY
+    yield order.statement
     if order.name:
         if not bytes(order.payload[: len(FIRST_LINE)]) == FIRST_LINE or len(order.payload) > LEAST_PACKET:
             raise ValueError("rows that could be read as commands are not sent ahead")
-        yield from _packet(_ROWS_AT, order.payload)
-        yield from _packet(_ROWS_AT + 1, b"")
+        yield _header(_ROWS_AT, len(order.payload))
+        yield order.payload
+        yield _header(_ROWS_AT + 1, 0)
 
 
-def _packet(number: int, data: Any) -> Iterator[bytes]:
-    yield struct.pack("<I", len(data))[:3] + bytes([number])
-    yield data
+def _header(number: int, size: int) -> bytes:
+    return (number << 24 | size).to_bytes(4, "little")
 
 
-def _answer(connection: Any, order: Order) -> Answer:
+def _rows(connection: Any) -> Answer:
+    """The answer to a statement that asks."""
     connection._next_seq_id = 1
-    connection.sent = order.name
     try:
         connection._read_query_result()
     except pymysql.err.MySQLError as error:
         if not connection.open:
             raise
-        if connection.sent:
-            connection._force_close()
-            raise NotAsked(error) from error
         return Answer(error=error)
-    finally:
-        connection.sent = b""
-    result = connection._result
-    message = result.message or b""
-    return Answer(
-        int(result.affected_rows or 0),
-        list(result.rows or ()),
-        message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message),
-    )
+    return Answer(rows=list(connection._result.rows or ()))
+
+
+def _answer(connection: Any, name: bytes) -> Answer:
+    """The answer to another one; `name`: of the file that was sent with it."""
+    data = _packet(connection, 1)
+    if data[0] == _FILE:
+        data = _loaded(connection, data[1:], name)
+    elif name and data[0] == _ERROR:
+        connection._force_close()
+        raise NotAsked(_error(data))
+    if data[0] == _ERROR:
+        return Answer(error=_error(data))
+    if data[0] != _OK:
+        raise _lost(connection, "what it answers is no answer to such a statement")
+    try:
+        affected, at = _integer(data, 1)
+        _, at = _integer(data, at)
+        connection.server_status = data[at] | data[at + 1] << 8
+        return Answer(affected, data[at + 2] | data[at + 3] << 8, data[at + 4 :])
+    except IndexError:
+        raise _lost(connection, "its answer is cut off") from None
+
+
+def _loaded(connection: Any, wanted: bytes, name: bytes) -> bytes:
+    """What the server says when it has the rows, which are on their way."""
+    data = _packet(connection, AFTER_ROWS if name else 2)
+    if wanted != name or not name:
+        raise _lost(connection, "the server asked for a file that was not offered to it")
+    return data
+
+
+def _packet(connection: Any, number: int) -> bytes:
+    """Raises OSError, too."""
+    read = connection._rfile.read
+    head: bytes = read(4)
+    if len(head) < 4 or head[3] != number:
+        raise _lost(connection, f"packet {number} was to come, and {head[3:].hex() or 'nothing'} came")
+    size = head[0] | head[1] << 8 | head[2] << 16
+    data: bytes = read(size)
+    if len(data) < size or size in (0, _MOST):
+        raise _lost(connection, f"{len(data)} bytes of an answer of {size}")
+    return data
+
+
+def _integer(data: bytes, at: int) -> tuple[int, int]:
+    """A length-encoded integer, and the place behind it. Raises IndexError."""
+    first = data[at]
+    if first < _FILE:
+        return first, at + 1
+    size = _LENGTHS.get(first, 0)
+    return int.from_bytes(data[at + 1 : at + 1 + size], "little"), at + 1 + size
+
+
+def _error(data: bytes) -> pymysql.err.MySQLError:
+    try:
+        pymysql.err.raise_mysql_exception(data)
+    except pymysql.err.MySQLError as error:
+        return error
+    except (ValueError, IndexError, struct.error) as error:
+        return pymysql.err.OperationalError(CR.CR_MALFORMED_PACKET, f"an error that can't be read ({error!r})")
+
+
+def _lost(connection: Any, why: str) -> pymysql.err.MySQLError:
+    connection._force_close()
+    return pymysql.err.OperationalError(CR.CR_SERVER_LOST, f"{why}; connection closed")

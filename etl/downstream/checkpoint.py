@@ -16,7 +16,7 @@ is in docs/architecture.md, "The checkpoint row".
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -24,7 +24,7 @@ from errors import SluiceError
 from etl import server_errors
 from etl.downstream._writer_lock import WriterLock
 from etl.downstream.mysql import MySQLSession
-from etl.formats.sql_text import quote_name
+from etl.formats.sql_text import literal, quote_name
 from etl.settings import Downstream
 
 FORMAT = 1
@@ -241,6 +241,8 @@ class CheckpointTable:
         self._schema = quote_name(schema)
         self._place = schema, table
         self._table = f"{quote_name(schema)}.{quote_name(table)}"
+        self._known: tuple[Checkpoint, str] | None = None
+        """A checkpoint, and the row's text that says it."""
 
     @classmethod
     def of(cls, session: MySQLSession, settings: Downstream, cluster_id: int) -> Self:
@@ -290,7 +292,17 @@ class CheckpointTable:
         """Lock the row for this transaction; it must be `expected`, owner, process and all (None: no row). `shared`:
         others may hold it so at the same time, and nobody can change it. Raises CheckpointMovedError.
         """
-        found = self._select(f" {self._session.dialect.locks_shared if shared else 'FOR UPDATE'}")
+        self.expect(expected, self._session.query(self.lock_statement(shared=shared)))
+
+    def lock_statement(self, *, shared: bool = False) -> str:
+        """The question by which `lock` locks the row."""
+        return self._selection(f" {self._session.dialect.locks_shared if shared else 'FOR UPDATE'}")
+
+    def expect(self, expected: Checkpoint | None, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Whether the row is `expected`; `rows`: the answer to `lock_statement`. Raises CheckpointMovedError."""
+        if expected is not None and rows and rows[0][0] == self._text_of(expected):
+            return
+        found = self._read(rows)
         if found != expected or (
             found and expected and (found.owner, found.process) != (expected.owner, expected.process)
         ):
@@ -315,10 +327,7 @@ class CheckpointTable:
                     f"INSERT INTO {self._table} VALUES (%s, %s)", (self.cluster_id, checkpoint.to_text())
                 )
             else:
-                self._session.query(
-                    f"UPDATE {self._table} SET checkPoint = %s WHERE clusterID = %s",
-                    (checkpoint.to_text(), self.cluster_id),
-                )
+                self._session.query(self.save_statement(checkpoint))
         except Exception as error:
             if first and getattr(error, "code", 0) == server_errors.DUPLICATE_ENTRY:
                 raise CheckpointMovedError(
@@ -326,8 +335,21 @@ class CheckpointTable:
                 ) from error
             raise
 
+    def save_statement(self, checkpoint: Checkpoint) -> str:
+        """By which `save` writes the row where there is one."""
+        text = literal(self._text_of(checkpoint))
+        return f"UPDATE {self._table} SET checkPoint = {text} WHERE clusterID = {self.cluster_id}"
+
+    def _text_of(self, checkpoint: Checkpoint) -> str:
+        if self._known is None or self._known[0] is not checkpoint:
+            self._known = checkpoint, checkpoint.to_text()
+        return self._known[1]
+
     def _select(self, suffix: str) -> Checkpoint | None:
-        rows = self._session.query(
-            f"SELECT checkPoint FROM {self._table} WHERE clusterID = %s{suffix}", (self.cluster_id,)
-        )
+        return self._read(self._session.query(self._selection(suffix)))
+
+    def _selection(self, suffix: str) -> str:
+        return f"SELECT checkPoint FROM {self._table} WHERE clusterID = {self.cluster_id}{suffix}"
+
+    def _read(self, rows: Sequence[tuple[Any, ...]]) -> Checkpoint | None:
         return Checkpoint.parse(str(rows[0][0]), self.cluster_id) if rows else None

@@ -7,13 +7,14 @@ to the random name of the load in progress, from memory; any other name is refus
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import secrets
 import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import pymysql
 import pymysql.connections
@@ -24,10 +25,10 @@ from errors import SluiceError
 from etl import server_errors
 from etl.dialect import Dialect, UnknownServerError
 from etl.downstream import _session_setup
-from etl.downstream._ahead import AFTER_ROWS, FIRST_LINE, LEAST_PACKET, Answer, NotAsked, Order, send_ahead
+from etl.downstream._ahead import FIRST_LINE, LEAST_PACKET, Answer, NotAsked, Order, send_ahead
 from etl.downstream.grants import grant_statement, has_roles, missing_rights
 from etl.formats.layout import Layout
-from etl.formats.load_data import load_statement, replace_statements
+from etl.formats.load_data import insert_statement, load_statement, replace_statements
 from etl.formats.result_blocks import result_blocks
 from etl.formats.sql_text import fill
 from etl.formats.text_rows import Block
@@ -60,6 +61,12 @@ _ADVICE = {
 }
 AHEAD = 128
 """Statements at most that are sent ahead: all their answers fit into what the network holds."""
+_IN_A_STATEMENT = 16 * 2**10
+"""Bytes of rows that are sent ahead as one statement with their values; more are the rows of a LOAD DATA."""
+_PAUSES_S, _TRUSTED_S = (10.0, 600.0), 60.0
+"""After a connection was lost nothing is sent ahead for so long, at least and at most; where it held for so long behind
+that, the next loss counts as the first."""
+_NO_ESCAPES = SERVER_STATUS.SERVER_STATUS_NO_BACKSLASH_ESCAPES
 _LOAD_MESSAGE = re.compile(r"Records: (\d+)\s+Deleted: (\d+)\s+Skipped: (\d+)\s+Warnings: (\d+)")
 
 
@@ -97,20 +104,15 @@ class _Result(pymysql.connections.MySQLResult):
     def _read_load_local_packet(self, first_packet: Any) -> None:
         connection: Any = self.connection
         wanted = protocol.LoadLocalPacketWrapper(first_packet).filename
-        if connection.sent:  # on its way already
-            refused = wanted != connection.sent
-            connection._next_seq_id = AFTER_ROWS
-            connection.sent = b""
-        else:
-            name, payload = connection.offered
-            connection.offered = (b"", b"")
-            refused = not name or wanted != name
-            try:
-                view = memoryview(b"" if refused else payload)
-                for start in range(0, len(view), connection.packet_bytes):
-                    connection.write_packet(bytes(view[start : start + connection.packet_bytes]))
-            finally:
-                connection.write_packet(b"")
+        name, payload = connection.offered
+        connection.offered = (b"", b"")
+        refused = not name or wanted != name
+        try:
+            view = memoryview(b"" if refused else payload)
+            for start in range(0, len(view), connection.packet_bytes):
+                connection.write_packet(bytes(view[start : start + connection.packet_bytes]))
+        finally:
+            connection.write_packet(b"")
         packet = connection._read_packet()
         if refused:
             connection._force_close()
@@ -124,8 +126,6 @@ class _Result(pymysql.connections.MySQLResult):
 class _Connection(pymysql.connections.Connection):
     offered: tuple[bytes, Any] = (b"", b"")
     """The one file that the server may ask for: its name and contents."""
-    sent: bytes = b""
-    """The name of the one that it is sent unasked."""
 
     @property
     def packet_bytes(self) -> int:
@@ -143,18 +143,56 @@ class _Connection(pymysql.connections.Connection):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Rows to be written into `target`, see `MySQLSession.load`."""
+    """Rows to be written into `target`, see `MySQLSession.load`. `may_replace`: whether rows with the same keys may be
+    there; where they mayn't it may be an error if they are.
+    """
 
     target: str
     layout: Layout
     payload: Any
+    may_replace: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A statement that is answered with rows."""
+
+    statement: str
+
+
+Done: TypeAlias = int | LoadOutcome | list[tuple[Any, ...]] | DownstreamError
+"""What became of something that was sent ahead: affected rows, a load's outcome, rows, or its error."""
 
 
 @dataclass(slots=True)
 class Ahead:
-    """Whether statements are sent ahead to a server; what one session finds out, all that share this know."""
+    """Whether statements are sent ahead to a server; what one session finds out, all that share this know.
 
-    allowed: bool = True
+    A server that loses the connection may have been started anew, or it, or a proxy, hangs up at each try: that is
+    found out ever more seldom.
+    """
+
+    is_refused: bool = False
+    """For good."""
+    pause_s: float = 0.0
+    """Since the last loss."""
+    lost_at: float = -math.inf
+    """By the monotonic clock."""
+
+    @property
+    def allowed(self) -> bool:
+        """Whether they are now."""
+        return not self.is_refused and time.monotonic() >= self.lost_at + self.pause_s
+
+    def lost(self) -> None:
+        """A connection has gone while answers were to come."""
+        least, most = _PAUSES_S
+        self.lost_at, self.pause_s = time.monotonic(), min(max(least, 2 * self.pause_s), most)
+
+    def answered(self) -> None:
+        """All answers have come."""
+        if self.pause_s and time.monotonic() > self.lost_at + self.pause_s + _TRUSTED_S:
+            self.pause_s = 0.0
 
 
 class MySQLSession:
@@ -317,8 +355,8 @@ class MySQLSession:
         """End the session; an open transaction is rolled back by the server. Never raises."""
         if self._connection is not None:
             connection: Any = self._connection
+            self._connection = None  # before: another thread that is just reading from it sees why it ends
             connection._force_close()  # a farewell to a dead server would wait for its time-out
-            self._connection = None
 
     def begin(self) -> None:
         """Start a transaction."""
@@ -405,43 +443,50 @@ class MySQLSession:
         """Whether `send_ahead` may be used."""
         return self.ahead.allowed and self.dialect.takes_statements_ahead and self._open().packet_bytes >= LEAST_PACKET
 
-    def send_ahead(self, orders: Sequence[bytes | Load]) -> list[int | LoadOutcome | DownstreamError]:
+    def send_ahead(self, orders: Sequence[bytes | Load | Question]) -> list[Done]:
         """Execute statements, and load rows, in order, without waiting for the answer of one before the next is sent:
         at most AHEAD of them, of 64 KiB each and some hundred KiB in all. What each of them did, or its error; those
         behind one that was refused are executed all the same. Raises DownstreamError if the connection is lost; then
-        nothing is sent ahead any more.
+        nothing is sent ahead for a while, see Ahead.
         """
         if self.before_write is not None:
             self.before_write()
-        answers = self._sent_ahead(
-            [_load_order(each, led=True) if isinstance(each, Load) else Order(each) for each in orders]
-        )
-        return [self._done(order, answer) for order, answer in zip(orders, answers, strict=True)]
+        connection = self._open()
+        sent = [_order_ahead(connection, each) for each in orders]
+        return [self._done(*each) for each in zip(orders, sent, self._sent_ahead(sent), strict=True)]
 
     def query_ahead(
         self, statement: str, several: Sequence[Sequence[object]]
     ) -> list[list[tuple[Any, ...]] | DownstreamError]:
         """The rows of `query` with each of several `args`, in the same way; or the error."""
-        orders = [Order(fill(statement, args).encode("utf-8", "surrogateescape")) for args in several]
-        answers = self._sent_ahead(orders)
+        answers = self._sent_ahead([_asking(fill(statement, args)) for args in several])
         return [list(answer.rows) if answer.error is None else self._error(answer.error) for answer in answers]
 
     def _sent_ahead(self, orders: Sequence[Order]) -> list[Answer]:
         connection = self._open()
         try:
-            return send_ahead(connection, orders)
+            answers = send_ahead(connection, orders)
         except NotAsked as refused:
-            self.ahead.allowed = False
+            self.ahead.is_refused = True
             told = self._error(refused.said)
             raise DownstreamError(0, f"{told}; connecting anew, to do it statement by statement") from refused
         except (pymysql.err.MySQLError, OSError) as error:
-            self.ahead.allowed = False
+            if self._connection is connection:  # else another thread has closed it
+                self.ahead.lost()
             raise self._error(error) from error
+        self.ahead.answered()
+        return answers
 
-    def _done(self, order: bytes | Load, answer: Answer) -> int | LoadOutcome | DownstreamError:
+    def _done(self, asked: bytes | Load | Question, order: Order, answer: Answer) -> Done:
         if answer.error is not None:
             return self._error(answer.error)
-        return answer.affected if isinstance(order, bytes) else self._outcome(answer.message)
+        if isinstance(asked, bytes):
+            return answer.affected
+        if isinstance(asked, Question):
+            return list(answer.rows)
+        if not order.name:
+            return LoadOutcome(-1, answer.affected, 0, answer.warnings)
+        return self._outcome(answer.message.decode("utf-8", "replace"))
 
     def _outcome(self, message: str) -> LoadOutcome:
         match = _LOAD_MESSAGE.search(message)
@@ -453,7 +498,7 @@ class MySQLSession:
 
     def _replace(self, connection: _Connection, target: str, layout: Layout, payload: Any) -> LoadOutcome:
         """As statements; they don't tell rows written from rows removed, only both together."""
-        if connection.server_status & SERVER_STATUS.SERVER_STATUS_NO_BACKSLASH_ESCAPES:
+        if connection.server_status & _NO_ESCAPES:
             raise DownstreamError(
                 server_errors.UNFIT,
                 f"{self.address}: the session has NO_BACKSLASH_ESCAPES, rows would arrive as others",
@@ -498,6 +543,30 @@ class MySQLSession:
         if code in _ADVICE and (code != server_errors.INCORRECT_VALUE or "string value" in text):
             text += f"; {_ADVICE[code]}"
         return DownstreamError(0 if isinstance(error, OSError) else code, f"{self.address}: {text}")
+
+
+def _asking(statement: str) -> Order:
+    return Order(statement.encode("utf-8", "surrogateescape"), asks=True)
+
+
+def _order_ahead(connection: _Connection, asked: bytes | Load | Question) -> Order:
+    if isinstance(asked, bytes):
+        return Order(asked)
+    return _asking(asked.statement) if isinstance(asked, Question) else _load_ahead(connection, asked)
+
+
+def _load_ahead(connection: _Connection, load: Load) -> Order:
+    """Few rows as one statement with the values in it: the server needn't ask for a file."""
+    layout = load.layout
+    if (
+        len(load.payload) > _IN_A_STATEMENT
+        or layout.bits
+        or layout.hex
+        or layout.left_out
+        or connection.server_status & _NO_ESCAPES
+    ):
+        return _load_order(load, led=True)
+    return Order(insert_statement(load.target, layout, load.payload, replaces=load.may_replace))
 
 
 def _load_order(load: Load, *, led: bool = False) -> Order:

@@ -7,8 +7,9 @@ A Prewrite's `prewrite_value` holds one TableMutation a table. Within one, `sequ
 three lists (inserted_rows, updated_rows, deleted_rows), each consumed by a cursor of its own. Between tables TiDB keeps
 no order, so `position` simply counts on.
 
-No message is parsed into objects: all of a batch are scanned together, level by level, for where things lie, and the
-rows are gathered from the payloads.
+No message is parsed into objects. A batch of nothing but row changes is `etl.explode.kernel`'s; all others, and all of
+them where that isn't compiled, are scanned together, level by level, for where things lie, and the rows are gathered
+from the payloads.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from errors import SluiceError
+from etl.explode import kernel
 from etl.explode._wire_scan import RUN, Bytes, Fields, Ints, WireError, scan
+from etl.explode.table_rows import Tally
 from relay import PART_SCHEMA
 from upstream.schema import MAX_USER_TABLE_ID
 
@@ -63,26 +66,13 @@ class DdlRecord:
 
 
 @dataclass(slots=True)
-class TableRows:
-    """How many changes of a table are inside, the first and last commit_ts among them, and the oldest and newest schema
-    version by which they were made.
-    """
-
-    rows: int
-    first_commit_ts: int
-    last_commit_ts: int
-    oldest_version: int
-    newest_version: int
-
-
-@dataclass(slots=True)
 class Totals:
     """What has been exploded so far."""
 
     transactions: int = 0
     changes: int = 0
     ddls: list[DdlRecord] = field(default_factory=list)
-    tables: dict[int, TableRows] = field(default_factory=dict)
+    by_table: Tally = field(default_factory=Tally)
     internal_changes: int = 0
     """Skipped: of TiDB's own DDL tables."""
     fake_ddls: int = 0
@@ -106,6 +96,10 @@ class Exploder:
             return
         transactions = _Transactions(batch)
         self._check_order(transactions)
+        found = kernel.scan(*transactions.arguments(), MAX_USER_TABLE_ID)
+        if found is not None:
+            yield from self._emit_found(transactions, found)
+            return
         count = len(transactions.commits)
         fields = self._scan(transactions, transactions.begins, transactions.ends, np.arange(count))
         self._check_kind(transactions, fields)
@@ -119,11 +113,11 @@ class Exploder:
         version = fields.last(_SCHEMA_VERSION, len(owners))
         versions[owners[version >= 0]] = fields.begin[version[version >= 0]]
 
-        found = fields.take(fields.tag == _MUTATION)
-        owners = owners[found.owner]
-        fields = self._scan(transactions, found.begin, found.end, owners, _SEQUENCE)
+        wanted = fields.take(fields.tag == _MUTATION)
+        owners = owners[wanted.owner]
+        fields = self._scan(transactions, wanted.begin, wanted.end, owners, _SEQUENCE)
         mutations = _Mutations.read(transactions.data, fields, owners, versions)
-        del fields, found
+        del fields, wanted
         self._check_mutations(transactions, mutations)
         yield from self._emit(transactions, mutations)
 
@@ -190,6 +184,30 @@ class Exploder:
                 f" sequence says {names.format(*mutations.said[at, :3].tolist())}",
             )
 
+    def _emit_found(
+        self, transactions: _Transactions, found: tuple[bytes, bytes, bytes, int, int]
+    ) -> Iterator[pa.RecordBatch]:
+        """The changes that the kernel has found."""
+        mutations, changes, tables, internal, size = found
+        self.totals.transactions += len(transactions.commits)
+        self.totals.internal_changes += internal
+        lengths = np.frombuffer(changes, np.int64)[1::2] >> 2
+        if not len(lengths):
+            return
+        self.totals.changes += len(lengths)
+        self.totals.by_table.add(np.frombuffer(tables, np.int64).reshape(-1, 6))
+        data, _, commits, starts = transactions.arguments()
+        for begin, end in _groups(np.cumsum(lengths)) if size > _EMIT_BYTES else ((0, len(lengths)),):
+            *columns, edges, rows = map(
+                pa.py_buffer, kernel.columns(data, commits, starts, mutations, changes, begin, end)
+            )
+            arrays = [
+                pa.Array.from_buffers(column.type, end - begin, [None, buffer])
+                for column, buffer in zip(PART_SCHEMA, columns)
+            ]
+            taken = pa.Array.from_buffers(pa.large_binary(), end - begin, [None, edges, rows])
+            yield pa.RecordBatch.from_arrays([*arrays, taken], schema=PART_SCHEMA)
+
     def _emit(self, transactions: _Transactions, mutations: _Mutations) -> Iterator[pa.RecordBatch]:
         counts = mutations.has.sum(axis=1)
         internal = mutations.table_ids > MAX_USER_TABLE_ID
@@ -202,7 +220,7 @@ class Exploder:
         ends = np.cumsum(counts)
         commits, starts = transactions.commits[owners], transactions.starts[owners]
         tables, versions = mutations.table_ids[kept], mutations.versions[kept]
-        self._count_tables(tables, counts, commits, versions)
+        self.totals.by_table.add(np.column_stack([tables, counts, commits, commits, versions, versions]))
         self.totals.changes += int(ends[-1])
         # Positions count on through the mutations of a transaction.
         before = ends - counts
@@ -233,24 +251,6 @@ class Exploder:
             taken = rows.take(pa.array(places[changes] * 2))
             yield pa.RecordBatch.from_arrays([*map(pa.array, columns), taken], schema=PART_SCHEMA)
 
-    def _count_tables(self, tables: Ints, counts: Ints, commits: Ints, versions: Ints) -> None:
-        ids, inverse = np.unique(tables, return_inverse=True)
-        rows = np.bincount(inverse, weights=counts)
-        for i, table_id in enumerate(ids.tolist()):
-            own, made_by = commits[inverse == i], versions[inverse == i]
-            first, last = int(own[0]), int(own[-1])
-            oldest, newest = int(made_by.min()), int(made_by.max())
-            known = self.totals.tables.get(table_id)
-            if known is None:
-                self.totals.tables[table_id] = TableRows(int(rows[i]), first, last, oldest, newest)
-            else:
-                known.rows += int(rows[i])
-                known.last_commit_ts = last
-                known.oldest_version, known.newest_version = (
-                    min(known.oldest_version, oldest),
-                    max(known.newest_version, newest),
-                )
-
     def _error(self, transactions: _Transactions, i: int, what: str, *, skippable: bool = True) -> BinlogDecodeError:
         pump = f"pump {self._pump}, " if self._pump else ""
         commit_ts, start_ts = transactions.commits[i], transactions.starts[i]
@@ -271,7 +271,12 @@ class _Transactions:
         self.payloads = payloads if payloads is not None else pa.py_buffer(b"")
         self.data: Bytes = np.frombuffer(self.payloads, np.uint8)
         edges = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
+        self._edges = edges
         self.begins, self.ends = edges[:-1], edges[1:]
+
+    def arguments(self) -> tuple[pa.Buffer, Ints, Ints, Ints]:
+        """As the kernel takes them."""
+        return self.payloads, self._edges, self.commits, self.starts
 
 
 @dataclass(slots=True)

@@ -43,8 +43,8 @@ class LandRanges:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
-        context = TaskContext.get()
-        assert context is not None
+        context = TaskContext.get()  # none in the process of the landing itself, see `etl.spark.kept`
+        attempt = context.taskAttemptId() if context is not None else "here"
         with told_to_client():
             relay = RelayLog.open(self.relay_url)
             for batch in batches:
@@ -52,7 +52,7 @@ class LandRanges:
                 together = [tasks] if all(task.get("is_small") for task in tasks) else [[task] for task in tasks]
                 for group in together:
                     # With the attempt's number: a repeated task never meets the file of the one before.
-                    answers = _answers(relay, self, group, f"{group[0]['token']}.{context.taskAttemptId()}")
+                    answers = _answers(relay, self, group, f"{group[0]['token']}.{attempt}")
                     yield pa.record_batch([pa.array([json.dumps(stats) for stats in answers])], schema=STATS_SCHEMA)
         freeze_loaded()
 
@@ -157,10 +157,7 @@ class _Range:
             "transactions": self._transactions,
             "left_out": self._left_out,
             "ddls": [ddl.to_dict() for ddl in totals.ddls],
-            "tables": {
-                str(i): [t.rows, t.first_commit_ts, t.last_commit_ts, t.oldest_version, t.newest_version]
-                for i, t in totals.tables.items()
-            },
+            "tables": totals.by_table.tables(),
             "skipped": {"internal_changes": totals.internal_changes, "fake_ddls": totals.fake_ddls},
             "worker_ms": {},
         }

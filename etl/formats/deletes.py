@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -14,11 +15,11 @@ from etl.formats.sql_text import (
     key_conditions,
     literal_column,
     quote_name,
-    quote_table,
 )
 from upstream.schema import Column, Table
 
 _KEYS_A_STATEMENT = 1000
+_FEW = 64
 _STATEMENT_BYTES = 1 << 20
 _HEAD = re.compile(rb"DELETE FROM (`(?:[^`]|``)*`\.`(?:[^`]|``)*`) WHERE ")
 _QUOTED = rb"'(?:[^']|'')*'|`(?:[^`]|``)*`"
@@ -29,7 +30,12 @@ _LIMIT = re.compile(rb" LIMIT \d+\Z")
 
 def head(table: Table) -> bytes:
     """What a DELETE from `table` begins with."""
-    return f"DELETE FROM {quote_table(table)} WHERE ".encode()
+    return _head(table.schema_name, table.name)
+
+
+@functools.lru_cache(maxsize=4096)
+def _head(schema: str, table: str) -> bytes:
+    return f"DELETE FROM {quote_name(schema)}.{quote_name(table)} WHERE ".encode()
 
 
 def deletes_by_key(
@@ -52,7 +58,8 @@ def deletes_by_key(
 
 def deletes_by_number(table: Table, column: Column, numbers: Iterable[int]) -> Iterator[tuple[int, bytes]]:
     """The same for rows with these values of a key that is one whole number."""
-    yield from _listed(table, column, [b"%d" % number for number in numbers])
+    for group in _groups([b"%d" % number for number in numbers]):
+        yield len(group), b"%s%s IN (%s)" % (head(table), quote_name(column.name).encode(), b",\n".join(group))
 
 
 def _listed(table: Table, column: Column, terms: list[bytes]) -> Iterator[tuple[int, bytes]]:
@@ -90,6 +97,10 @@ def _split(text: bytes) -> list[bytes]:
 
 
 def _groups(terms: list[bytes]) -> Iterator[list[bytes]]:
+    if len(terms) <= _FEW and sum(map(len, terms)) <= _STATEMENT_BYTES:
+        if terms:
+            yield terms
+        return
     group: list[bytes] = []
     size = 0
     for term in terms:

@@ -48,7 +48,7 @@ class Lines:
         """Some of them, whose places ascend."""
         if not len(rows) or rows[-1] - rows[0] + 1 == len(rows):
             first = int(rows[0]) if len(rows) else 0
-            return replace(self, offsets=self.offsets[first : first + len(rows) + 1])
+            return Lines(self.layout, self.text, self.offsets[first : first + len(rows) + 1])
         whole = pa.LargeBinaryArray.from_buffers(
             pa.large_binary(), len(self.offsets) - 1, [None, pa.py_buffer(self.offsets), self.text]
         )
@@ -75,30 +75,75 @@ def format_found(table: Table, images: FoundImages, rows: Ints) -> Lines | None:
     """The images at some places, in this order; None if they have to be written by `format_load`. Raises
     UnsupportedColumnError and the row codec's errors.
     """
-    if not kernel.IS_COMPILED or not len(rows):
+    if not kernel.IS_COMPILED or not len(rows) or (ways := _ways(table)) is None:
         return None
+    places = np.ascontiguousarray(rows, np.int64)
+    found = _written(table, ways, (images.data, images.cells), places, images)
+    if found is None:
+        return None
+    layout, text, offsets = found
+    return Lines(layout, pa.py_buffer(text), np.frombuffer(offsets, np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class FewLines:
+    """As Lines, of so few rows that no array is made for them."""
+
+    layout: Layout
+    text: bytes
+    offsets: memoryview
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def some(self, first: int, end: int) -> bytes:
+        """The text of rows that follow one another."""
+        return self.text[self.offsets[first] : self.offsets[end]]
+
+
+def format_few(table: Table, data: Any, cells: bytes, places: bytes, images: FoundImages | None) -> FewLines | None:
+    """As `format_found`: of the images with these `cells` in `data` those at some places (int64). `images`: the same
+    ones, which a table needs that `needs_images`. None, too, for more than a LOAD DATA should have.
+    """
     ways = _ways(table)
-    if ways is None:
+    if not kernel.IS_COMPILED or ways is None:
         return None
+    if not places:
+        return FewLines(ways.layout, b"", memoryview(bytes(8)).cast("q"))
+    found = _written(table, ways, (data, cells), places, images)
+    if found is None or len(found[1]) > CHUNK_BYTES:
+        return None
+    return FewLines(found[0], found[1], memoryview(found[2]).cast("q"))
+
+
+def needs_images(table: Table) -> bool:
+    """Whether some columns are written by way of Arrow."""
+    ways = _ways(table)
+    return ways is None or bool(ways.given)
+
+
+def _written(
+    table: Table, ways: _Ways, found: tuple[Any, bytes], places: Any, images: FoundImages | None
+) -> tuple[Layout, bytes, bytes] | None:
+    """The lines' layout, text and offsets. `found`: data and cells."""
     specs = ways.specs
     if ways.given:
-        listed = list(specs)
+        assert images is not None
+        rows, listed = np.frombuffer(places, np.int64), list(specs)
         for slot in ways.given:
             column = ways.columns[slot]
             field, _ = field_of(table, column, images.some(column.name, rows))
             begins, content = data_of(pc.fill_null(field, _NULL) if field.null_count else field)
             listed[slot] = (kernel.GIVEN, 0, None, None, begins, content)
         specs = tuple(listed)
-    found = kernel.lines(
-        images.data, images.cells, images.layout.slots, specs, np.ascontiguousarray(rows, np.int64), _LETTERS
-    )
-    if found is None:
+    lines = kernel.lines(*found, ways.slots, specs, places, _LETTERS)
+    if lines is None:
         return None
-    text, offsets, hexed = found
+    text, offsets, hexed = lines
     layout = ways.layout
     if any(hexed):
         layout = layout_of(table, {c.name: "hex" if hexed[n] else ways.forms[n] for n, c in enumerate(ways.columns)})
-    return Lines(layout, pa.py_buffer(text), np.frombuffer(offsets, np.int64))
+    return layout, text, offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +153,8 @@ class _Ways:
     columns: Sequence[Column]
     specs: tuple[kernel.Spec, ...]
     given: tuple[int, ...]
+    slots: int
+    """Of an image's cells."""
     forms: tuple[str, ...]
     layout: Layout
 
@@ -126,7 +173,8 @@ def _ways_of(table: Table) -> _Ways | None:
         specs.append((code, column.fsp if code in (kernel.DATETIME, kernel.TIME) else 0, missing, names, None, None))
     given = tuple(slot for slot, spec in enumerate(specs) if spec[0] == kernel.GIVEN)
     layout = layout_of(table, {column.name: form for column, form in zip(columns, forms, strict=True)})
-    return _Ways(columns, tuple(specs), given, tuple(forms), layout)
+    slots = len(columns) + (table.handle_kind == "heap")  # as `upstream.found.RowLayout` has them
+    return _Ways(columns, tuple(specs), given, slots, tuple(forms), layout)
 
 
 _ways = PerTable(_ways_of)

@@ -185,6 +185,21 @@ def replace_statements(
         yield head + b",\n".join(rows)
 
 
+def insert_statement(target: str, layout: Layout, payload: Any, *, replaces: bool) -> bytes:
+    """The same rows as one INSERT, or one REPLACE, of a layout in which no field is anything but text. For a session in
+    which backslashes escape.
+    """
+    rows = bytes(payload)[:-1].replace(b"'", b"\\'").replace(b"\t", b"','").replace(b"\n", b"'),\n('")
+    # Only where a field begins a quote is followed by one backslash and an N, and that is NULL's.
+    return _insert_head(target, layout.columns, replaces) + (b"('" + rows + b"')").replace(b"'\\N'", b"NULL")
+
+
+@functools.lru_cache(maxsize=4096)
+def _insert_head(target: str, columns: tuple[str, ...], replaces: bool) -> bytes:  # noqa: FBT001 as a key
+    names = ", ".join(map(quote_name, columns))
+    return f"{'REPLACE' if replaces else 'INSERT'} INTO {target} ({names}) VALUES\n".encode("utf-8", "surrogateescape")
+
+
 def _without_element(table: Table, columns: Mapping[str, pa.Array]) -> np.ndarray:
     """How many ENUM values of each row have no element."""
     found = np.zeros(len(next(iter(columns.values()))), np.int64)

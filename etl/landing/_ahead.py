@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from etl.explode import STATS_SCHEMA, TASK_SCHEMA, LandRanges
 from etl.landing._cluster import Cluster
@@ -20,15 +19,11 @@ from etl.landing._report import ms_since
 from etl.landing._run_limits import RunLimits
 from etl.landing.planner import Plan, Planner
 from etl.settings import Window
-from etl.spark import session as spark_session
-from etl.spark.function import SparkFunction
-from etl.spark.judge import Judge
+from etl.spark.kept import KeptFunction
 from etl.spark.place import Place
 
-if TYPE_CHECKING:
-    from pyspark.sql.connect.session import SparkSession
-
 _JOB_TIMEOUT_S = 300.0
+_CONNECT_S = 10.0
 _WARM_UP_S = 60.0
 _JOBS_AT_ONCE = 2
 _ABANDON_S = 20.0
@@ -76,9 +71,8 @@ class JobsAhead:
         self._threads = ThreadPoolExecutor(_JOBS_AT_ONCE, thread_name_prefix="landing-job")
         self._running: deque[_Running] = deque()
         self._planner: Planner | None = None
-        self._spark: SparkSession | None = None
-        self._job: LandingJob | None = None
-        self._judge = Judge()
+        self._function: KeptFunction | None = None
+        self._is_warm = False
         self._begun = 0
         self._due = 0.0
 
@@ -92,24 +86,19 @@ class JobsAhead:
         """What PD's clock is (TSO), going by when a window was planned last, or looked for; 0 before."""
         return self._planner.seen_ts if self._planner is not None else 0
 
-    @property
-    def is_connected(self) -> bool:
-        """Whether there is a Spark session."""
-        return self._job is not None
-
-    def connect(self, lo: int) -> None:
-        """Have a Spark session, warmed up before the first job. Raises SparkUnavailableError and what the registry
-        does.
+    def connect(self, lo: int, check: Callable[[], None]) -> None:
+        """Have a Spark session, warmed up before the first job. To connect breaks off what whoever took over has under
+        way, so `check` is called before. Raises SparkUnavailableError, what the registry does and `check`.
         """
-        if self._job is not None:
-            return
-        self._spark = spark_session.connect(self._place, timeout_s=10)
-        work = LandRanges(self._place[2], self._cluster.id, self._cluster.tls)
-        schemas = TASK_SCHEMA, STATS_SCHEMA
-        self._job = LandingJob(SparkFunction((self._spark, self._place.server), work, schemas, self._judge))
-        if self._begun == 0:
+        if self._function is None:
+            place, cluster = self._place, self._cluster
+            work = LandRanges(place.url, cluster.id, cluster.tls)
+            self._function = KeptFunction(place, work, (TASK_SCHEMA, STATS_SCHEMA))
+        self._function.connect(_CONNECT_S, check)
+        if not self._is_warm:
+            self._is_warm = True
             hosts = [pump.host for pump in self._cluster.pumps_that_count()]
-            self._job.warm_up(hosts, lo, _WARM_UP_S)
+            LandingJob(self._function).warm_up(hosts, lo, _WARM_UP_S)
 
     def fill(self, lo: int, token: str, skips: Callable[[], Collection[int]], *, empty_now: bool) -> None:
         """Have a job under way for what comes after `lo` (TSO), and one for what comes after that if more is waiting.
@@ -117,8 +106,8 @@ class JobsAhead:
         `token` is the claim's; `skips` tells which transactions may be left out; `empty_now`: an empty window, too.
         Raises as Planner.plan.
         """
-        planner, job = self._need_planner(), self._job
-        assert job is not None
+        assert self._function is not None
+        planner, job = self._need_planner(), LandingJob(self._function)
         if not self._running and self._limits.wait(self._due - time.monotonic(), lo):
             return
         while len(self._running) < _JOBS_AT_ONCE:
@@ -160,26 +149,19 @@ class JobsAhead:
 
     def abandon(self) -> None:
         """Stop the jobs that are under way. What they have written no record will name."""
-        if self._running and self._spark is not None:
+        if self._running and self._function is not None:
             with contextlib.suppress(Exception):
-                self._spark.interruptAll()
+                self._function.interrupt()
             wait([running.future for running in self._running if running.future], timeout=_ABANDON_S)
         self._running.clear()
-
-    def disconnect(self) -> None:
-        """Let go of the Spark session; `connect` has another one."""
-        if self._job is not None:
-            self._job.release()
-        if self._spark is not None:
-            spark_session.close(self._spark)
-        self._spark = self._job = None
 
     def close(self) -> None:
         """Let go of everything, after `abandon`."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self._planner is not None:
             self._planner.close()
-        self.disconnect()
+        if self._function is not None:
+            self._function.close()
 
     def _need_planner(self) -> Planner:
         if self._planner is None:

@@ -18,10 +18,8 @@ import pyarrow as pa
 from etl.explode import TASK_SCHEMA, BinlogDecodeError, DdlRecord, PumpRange
 from etl.landing.planner import Plan
 from etl.spark.errors import SparkError
-from etl.spark.function import SparkFunction
+from etl.spark.kept import SMALL_BYTES, KeptFunction
 from relay import Part
-
-_SMALL_BYTES = 2**20  # of payloads: 20 ms of work, less than it costs to spread it
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +52,8 @@ class JobResult:
 class LandingJob:
     """Lands windows in Spark's workers. Threads may run jobs at once."""
 
-    def __init__(self, function: SparkFunction) -> None:
-        """`function`: `land_ranges` in Spark's workers."""
+    def __init__(self, function: KeptFunction) -> None:
+        """`function`: `LandRanges` in Spark's workers."""
         self._function = function
 
     def warm_up(self, hosts: Sequence[str], ts: int, timeout_s: float) -> None:
@@ -76,7 +74,7 @@ class LandingJob:
         """
         if not plan.ranges:
             return JobResult((), 0, (), {}, {}, {})
-        is_small = alone and not plan.limited and plan.bytes <= _SMALL_BYTES
+        is_small = alone and not plan.limited and plan.bytes <= SMALL_BYTES
         tasks = [
             {
                 "n": n,
@@ -92,7 +90,7 @@ class LandingJob:
             for n, wanted in enumerate(plan.ranges)
         ]
         columns = [json.dumps(task) for task in tasks], [wanted.window for wanted in plan.ranges]
-        batches = self._function(pa.table(columns, TASK_SCHEMA), timeout_s, alone=is_small)
+        batches = self._function(pa.table(columns, TASK_SCHEMA), timeout_s, alone=is_small, is_small=is_small)
         answers = [json.loads(row) for batch in batches for row in batch.column(0).to_pylist()]
         for answer in answers:
             if "unreadable" in answer:
@@ -104,10 +102,6 @@ class LandingJob:
                 transient=True,
             )
         return combine(answers)
-
-    def release(self) -> None:
-        """Let go of what is held of Spark."""
-        self._function.release()
 
 
 def combine(stats: Sequence[Mapping[str, Any]]) -> JobResult:

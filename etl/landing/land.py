@@ -27,7 +27,6 @@ from etl.landing.start import NoCheckpointError, Start, WrongClusterError, conti
 from etl.ownership import CopyAwaitedError, DrainerEntry, Pipeline, await_copy, downstream_name
 from etl.settings import Settings
 from etl.sinks import read_checkpoint
-from etl.spark.errors import SparkError
 from etl.spark.place import Place
 from etl.waiting import Waiting
 from relay import Claim, ClaimLostError, WindowConflictError
@@ -173,9 +172,7 @@ class _Loop:
             self._await_copy()
         if self._schema is None:
             self._schema = self._load_schema(self._start)
-        if not self._jobs.is_connected:  # to connect breaks off what whoever took over has under way
-            self._claim.check()
-        self._jobs.connect(self._start.ts)
+        self._jobs.connect(self._start.ts, self._claim.check)
         due = self._is_due or self._orders.window_is_due(self._start.ts, self._jobs.seen_ts)
         empty_now, self._is_due = due or not self._start.has_windows, False
         self._jobs.fill(self._start.ts, self._claim.token, self._skips, empty_now=empty_now)
@@ -313,5 +310,3 @@ class _Loop:
         self._schema = None  # it may have moved on over DDL that wasn't committed
         if isinstance(error, WindowConflictError):
             self._start = None
-        if isinstance(error, SparkError):
-            self._jobs.disconnect()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from upstream.pumps import BegunBounds, Follower
 
 _BARRIER_WAIT_MS = 100
-_NEWS_WAIT_MS = 1_000
+_NEWS_WAIT_MS = 5_000
 _BOUNDS_TIMEOUT_S = 10.0
 _INLINE_BYTES = 256 * 2**10
 _SPLIT_BYTES = 8 * 2**20

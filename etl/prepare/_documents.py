@@ -4,16 +4,20 @@ keys; the parts that a window record has too are `etl.recorded_schema`'s and `re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from etl.recorded_schema import RecordedSchema
-from relay import REPLACE, SKIP, Decision, Part, Window
+from relay import REPLACE, SKIP, Decision, KnownMembers, Part, Window, to_text
 from upstream.ddl_actions import REMOVES_PARTITIONS
 from upstream.job_versions import LONGEST_STATEMENT
 
 Parts = tuple[Part, ...]
+_OPENING, _BETWEEN = '{"tables":[', '],"batch":'
+_tables = KnownMembers()
+"""What was sent of them before, or came: batch after batch has rows of the same tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +149,25 @@ class BatchDocument:
         """Where it begins."""
         return self.windows[0].after_ts if self.windows else 0
 
+    @property
+    def bytes(self) -> int:
+        """How much is read to prepare it, as it lies in the relay log."""
+        return sum(part.bytes for part in self._read())
+
+    @property
+    def changes(self) -> int:
+        """How many row changes are read to prepare it."""
+        return sum(part.rows for part in self._read())
+
+    def _read(self) -> Iterator[Part]:
+        for window in self.windows:
+            yield from window.parts
+        for windows in self.behind.values():
+            for parts in windows:
+                yield from parts
+        for counted in self.counted_before:
+            yield from counted.parts
+
     def decided(self, decisions: Sequence[Decision]) -> BatchDocument:
         """With what operators decided."""
         return replace(
@@ -175,6 +198,20 @@ class BatchDocument:
             "rows": self.rows,
         }
 
+    def to_text(self) -> str:
+        """The JSON for a worker, the windows' tables first."""
+        document = self.to_json()
+        tables = [window["schema"].pop("tables") for window in document["windows"]]
+        return f"{_OPENING}{','.join(map(_tables.write, tables))}{_BETWEEN}{to_text(document)}}}"
+
+    @classmethod
+    def from_text(cls, text: str) -> BatchDocument:
+        """The inverse of `to_text`."""
+        tables, document = _parted(text)
+        for window, found in zip(document["windows"], tables, strict=True):
+            window["schema"]["tables"] = found
+        return cls.from_json(document)
+
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> BatchDocument:
         """The inverse of `to_json`."""
@@ -192,6 +229,23 @@ class BatchDocument:
             frozenset(document["mended"]),
             document["rows"],
         )
+
+
+def _parted(text: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The tables of each window, and the rest."""
+    tables: list[dict[str, Any]] = []
+    at = len(_OPENING)
+    try:
+        while text.startswith("{", at):
+            found, at = _tables.read(text, at + 1)
+            tables.append(found)
+            at += text.startswith(",", at)
+        if text.startswith(_OPENING) and text.startswith(_BETWEEN, at):
+            return tables, json.loads(text[at + len(_BETWEEN) : -1])
+    except (ValueError, IndexError):  # of an id that is none
+        pass
+    whole = json.loads(text)
+    return whole["tables"], whole["batch"]
 
 
 def _parts_to_json(parts: Parts) -> list[dict[str, Any]]:

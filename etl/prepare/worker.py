@@ -4,7 +4,6 @@ that the client alone needs: no session, no connection to the downstream.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -28,5 +27,5 @@ class PrepareWindows:
         with told_to_client():
             for batch in batches:
                 for text in batch.column(0).to_pylist():
-                    yield from prepare(self.relay_url, BatchDocument.from_json(json.loads(text)), self.options)
+                    yield from prepare(self.relay_url, BatchDocument.from_text(text), self.options)
         freeze_loaded()

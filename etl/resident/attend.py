@@ -136,7 +136,7 @@ class _Resident:
 
     @classmethod
     def begun(cls, wish: Wish) -> _Resident:
-        """A new one, which imports what it needs and waits to begin."""
+        """A new one, which imports what it needs and waits to begin. Raises ResidentLostError."""
         own, other = socket.socketpair()
         errors = tempfile.TemporaryFile()  # noqa: SIM115 it is read when the process has died
         with other:
@@ -148,7 +148,10 @@ class _Resident:
                 start_new_session=True,  # what ends a task's processes leaves it be, and it ends by itself
             )  # fmt: skip
         found._pid = found._process.pid
-        found._say_wish()
+        try:
+            found._say_wish()
+        except OSError:  # it has ended before it read
+            raise found._lost(works=False) from None
         return found
 
     def wait_ready(self) -> None:

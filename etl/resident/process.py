@@ -88,9 +88,14 @@ class Resident:
         root.setLevel(logging.INFO)
         threading.Thread(target=self._attended, name="attended", daemon=True).start()
         waiting = Waiting(log, f"the task {self._wish.what}")
+
+        def got_on(progress: object) -> None:
+            waiting.over()
+            self._got_on(progress)
+
         while not self._stop.is_set():
             try:
-                self._work.run(self._stop, self._got_on)
+                self._work.run(self._stop, got_on)
                 break
             except Exception as error:
                 told = ours(error)

@@ -51,7 +51,7 @@ class OnSpark:
         try:
             yield preparer
         finally:
-            preparer.reset()
+            preparer.close()
 
     def past(self) -> Run | None:
         return None

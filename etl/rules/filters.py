@@ -129,6 +129,8 @@ class Filter:
     def ignored_row_kinds(self, schema: str, table: str) -> frozenset[int]:
         """Change kinds (as in the relay log: 0 insert, 1 update, 2 delete) of a table that are left out."""
         rules = [rule for rule in self.events if rule.names.matches(schema, table)]
+        if not rules:
+            return frozenset()
         return frozenset(
             kind for kind, event in enumerate(ROW_EVENTS) if any(rule.ignores_rows(event) for rule in rules)
         )

@@ -8,6 +8,8 @@
 Tables whose rows only their values tell apart can't be written twice without harm: they go through session -1, in one
 transaction with the checkpoint. So do tables that are merged downstream, whose keys meet those of others, and those of
 which something is taken back.
+
+Few changes of a table go to one session as what they come to: to tell them apart would cost more than to write them.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.shapes.conflicts import Dispatch, dispatch
+from etl.shapes.few_changes import FewChanges
 from etl.shapes.identity import conflict_keys
 from etl.shapes.net_effect import key_codes
 from etl.shapes.segment import Segment, Timings
@@ -37,7 +40,13 @@ def steps(segment: Segment, timings: Timings, workers: int) -> Iterator[Step]:
     """Steps for `workers` sessions, 0 to workers - 1, and the checkpoint's."""
     dispatched = []
     alone = []
+    together: list[FewChanges] = []
     for table, places in segment.tables:
+        few = FewChanges.of(segment, table, places, timings)
+        if few is not None:  # one session has it in order
+            few.worker = len(together) % workers
+            together.append(few)
+            continue
         kinds = segment.column("kind", places)
         changes = changes_of(segment, table, places, timings)
         if not changes.is_locatable or changes.source or table.id in segment.partial or table.id in segment.taken_back:
@@ -57,6 +66,10 @@ def steps(segment: Segment, timings: Timings, workers: int) -> Iterator[Step]:
     for part in (TableChanges.deletes, TableChanges.loads):
         for changes in alone:
             yield from _sent_to(part(changes), CHECKPOINT_SESSION)
+    for number in range(workers):
+        for few in together[number::workers]:
+            yield from few.deletes()
+            yield from few.loads()
     for number in range(1 + max((found.flushes for *_, found in dispatched), default=0)):
         if number:
             yield Step(FlushDetail(), segment.through)

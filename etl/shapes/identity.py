@@ -27,6 +27,13 @@ def locating_columns(table: Table) -> list[Column]:
     return [*_located(table)]
 
 
+def held_columns(table: Table) -> tuple[str, ...] | bool:
+    """The columns that must be as they were for a row to be replaced in its place; True or False where that is known
+    without looking.
+    """
+    return _held(table)
+
+
 def _identity_of(table: Table) -> tuple[str, ...]:
     if table.handle_kind != "heap":
         return table.primary_key
@@ -46,6 +53,20 @@ def _located_of(table: Table) -> tuple[Column, ...]:
     return ()
 
 
+def _held_by(table: Table) -> tuple[str, ...] | bool:
+    if not locating_columns(table):
+        return False
+    names = set(table.primary_key)
+    for index in table.indexes:
+        if (index.unique or index.primary) and index.state == STATE_PUBLIC:
+            names.update(name for name, _, _ in index.columns)
+    if not names <= {column.name for column in table.stored_columns}:
+        return False  # a unique index on an expression: what it holds isn't in the rows
+    keys = sorted(names)
+    return (table.handle_kind != "heap" and keys == sorted(table.primary_key)) or tuple(keys)
+
+
+_held = PerTable(_held_by)
 _identity = PerTable(_identity_of)
 _located = PerTable(_located_of)
 

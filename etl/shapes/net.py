@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from etl.shapes.few_changes import FewChanges
 from etl.shapes.segment import Segment, Timings
 from etl.shapes.table_changes import changes_of, check_merged
 from etl.steps import Step
@@ -14,7 +15,10 @@ from etl.steps import Step
 def steps(segment: Segment, timings: Timings, workers: int = 1) -> Iterator[Step]:
     """Delete steps of every table, then load steps of every table; one session writes them all. In
     safe mode, checks of tables without a key before."""
-    reduced = [changes_of(segment, table, places, timings) for table, places in segment.tables]
+    reduced = [
+        FewChanges.of(segment, table, places, timings) or changes_of(segment, table, places, timings)
+        for table, places in segment.tables
+    ]
     check_merged(reduced)
     for table_changes in reduced:
         yield from table_changes.as_bytes(segment.after)

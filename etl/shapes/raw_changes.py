@@ -78,7 +78,7 @@ def images_of(table: Table, changes: RawChanges, stats: DecodeStats) -> tuple[Ro
     Elsewhere decoding needs several times the memory of what comes out, so where there is more than a portion of some
     kind everything is decoded; and where there is so little that choosing costs more.
     """
-    found = _found(table, changes)
+    found = find_changes(table, changes)
     if found is not None:
         stats.rows += len(changes.kinds)
         stats.absent += found[2]
@@ -95,8 +95,11 @@ def images_of(table: Table, changes: RawChanges, stats: DecodeStats) -> tuple[Ro
     return _joined(table, places, inserted, updated, deleted)
 
 
-def _found(table: Table, changes: RawChanges) -> tuple[FoundImages, FoundImages, bool] | None:
-    layout, count = _row_layout(table), len(changes.kinds)
+def find_changes(table: Table, changes: RawChanges) -> tuple[FoundImages, FoundImages, bool] | None:
+    """The old and the new images as the compiled kernel finds them, and whether an old one lacks a column's value; None
+    if it doesn't. Raises the row codec's errors.
+    """
+    layout, count = row_layout(table), len(changes.kinds)
     if layout is None or count > PORTION_ROWS or count * layout.slots > _CELLS:
         return None
     places = np.arange(count) if changes.places is None else changes.places
@@ -105,15 +108,28 @@ def _found(table: Table, changes: RawChanges) -> tuple[FoundImages, FoundImages,
         if first is not None:
             check_collations(table, first)
 
-    @functools.cache
-    def decoded() -> tuple[RowImages, RowImages]:
-        old, new = decode(table, changes.kinds, changes.own_rows)
-        return made_images(old), made_images(new)
-
-    return find_images(layout, changes.kinds, changes.rows, places, decoded)
+    return find_images(layout, changes.kinds, changes.rows, places, _Decoded(table, changes))
 
 
-_row_layout = PerTable(RowLayout.of)
+class _Decoded:
+    """The images of changes by way of `decode`, once somebody asks for them."""
+
+    __slots__ = ("_changes", "_images", "_table")
+
+    def __init__(self, table: Table, changes: RawChanges) -> None:
+        self._table, self._changes = table, changes
+        self._images: tuple[RowImages, RowImages] | None = None
+
+    def __call__(self) -> tuple[RowImages, RowImages]:
+        """Raises the row codec's errors."""
+        if self._images is None:
+            old, new = decode(self._table, self._changes.kinds, self._changes.own_rows)
+            self._images = made_images(old), made_images(new)
+        return self._images
+
+
+row_layout = PerTable(RowLayout.of)
+"""How a table's rows are written; None for a table that the kernel doesn't know."""
 
 
 def made_images(images: Images) -> RowImages:

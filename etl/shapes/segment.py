@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -63,13 +64,15 @@ class Segment:
     taken_back: Mapping[int, pa.Table] = field(default_factory=dict)
     """Of ignored transactions that may be downstream in part, by table id: their changes, in PART_SCHEMA."""
 
-    _columns: dict[str, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
+    _columns: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def all_rows(self) -> pa.LargeBinaryArray:
         """The encoded rows."""
-        rows = self.changes["row"]
-        return rows.chunk(0) if rows.num_chunks else pa.array([], pa.large_binary())
+        if "row" not in self._columns:
+            rows = self.changes["row"]
+            self._columns["row"] = rows.chunk(0) if rows.num_chunks else pa.array([], pa.large_binary())
+        return self._columns["row"]
 
     def rows_of(self, places: np.ndarray) -> pa.LargeBinaryArray:
         """The encoded rows at these places."""
@@ -80,10 +83,42 @@ class Segment:
 
     def column(self, name: str, places: np.ndarray) -> np.ndarray:
         """An integer column at these places."""
+        values: np.ndarray = self._all(name)[places]
+        return values
+
+    def _all(self, name: str) -> np.ndarray:
         if name not in self._columns:
             self._columns[name] = self.changes[name].to_numpy()
-        values: np.ndarray = self._columns[name][places]
+        values: np.ndarray = self._columns[name]
         return values
+
+    @property
+    def encoded(self) -> tuple[pa.Buffer, memoryview] | None:
+        """What the encoded rows lie in, and where each begins and ends (int64); None if one is lacking."""
+        if "encoded" not in self._columns:
+            rows = self.all_rows
+            _, offsets, data = rows.buffers()
+            begins = memoryview(offsets)[8 * rows.offset : 8 * (rows.offset + len(rows) + 1)]
+            whole = pa.py_buffer(b"") if data is None else data
+            self._columns["encoded"] = None if rows.null_count else (whole, begins)
+        found: tuple[pa.Buffer, memoryview] | None = self._columns["encoded"]
+        return found
+
+    def commit_ts(self, place: int) -> int:
+        """Of the change at a place."""
+        return int(self._all("commit_ts")[place])
+
+    def is_doubtful(self, table_id: int) -> bool:
+        """Whether a table's rows downstream may not be what they were upstream before the changes, or may meet
+        others'.
+        """
+        return (
+            self.safe
+            or self.replayed
+            or table_id in self.partial
+            or table_id in self.sources
+            or table_id in self.taken_back
+        )
 
 
 Shape = Callable[[Segment, Timings, int], Iterator[Step]]

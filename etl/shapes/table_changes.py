@@ -19,7 +19,8 @@ from etl.formats.found_lines import Lines, format_found
 from etl.formats.load_data import format_load
 from etl.formats.sql_text import broken_text, key_conditions, number_text, row_conditions, shown
 from etl.shapes._rows_by_value import LISTED_FROM, DeletedRows
-from etl.shapes.identity import identity, locating_columns
+from etl.shapes.few_changes import FewChanges
+from etl.shapes.identity import held_columns, identity, locating_columns
 from etl.shapes.net_effect import BrokenHistoryError, NetEffect, key_codes, multiset_effect, net_effect, unchanged
 from etl.shapes.raw_changes import PORTION_ROWS, RawChanges, decode, images_of, made_images
 from etl.shapes.segment import Segment, Timings
@@ -29,9 +30,8 @@ from upstream.codec.row import column_ids
 from upstream.found import FoundImages
 from upstream.images import RowImages
 from upstream.kernel import SAME, UNSURE
-from upstream.per_table import PerTable
 from upstream.rows import DecodeStats
-from upstream.schema import STATE_PUBLIC, Column, Table
+from upstream.schema import Column, Table
 
 _NO_ROWS = np.zeros(0, np.int64)
 _MANY_COLUMNS = 12
@@ -113,6 +113,10 @@ class TableChanges:
             self._remove = _NO_ROWS
             self._come(np.concatenate((effect.new_only, effect.kept_new)), _NO_ROWS)
             return
+        if not len(effect.kept_old):
+            self._remove = effect.gone_old
+            self._come(effect.new_only, _NO_ROWS)
+            return
         same = self._unchanged(effect.kept_old, effect.kept_new)
         kept_old, kept_new = effect.kept_old[~same], effect.kept_new[~same]
         # REPLACE may take a row's place only if it holds on to every unique value, else it could remove another row.
@@ -127,9 +131,10 @@ class TableChanges:
         self._come_from = np.concatenate((write, replace))
         self._coming = self.new.take(self._come_from)
         self._lines = self._found_lines()
-        if self._lines is None:
+        if self._lines is None and (len(self._come_from) or not isinstance(self.new, FoundImages)):
             _decode_all(self._coming)
-        self._write, self._replace = np.split(np.arange(len(self._come_from)), [len(write)])
+        every = np.arange(len(self._come_from))
+        self._write, self._replace = every[: len(write)], every[len(write) :]
 
     def _found_lines(self) -> Lines | None:
         """The new images that are written, if they can be without being decoded."""
@@ -226,7 +231,7 @@ class TableChanges:
         ]
 
     def _in_place(self, kept_old: np.ndarray, kept_new: np.ndarray) -> np.ndarray:
-        keys = _held_keys(self.table)
+        keys = held_columns(self.table)
         if isinstance(keys, bool):
             return np.full(len(kept_old), keys)
         same = np.arange(len(kept_old))
@@ -362,6 +367,8 @@ class TableChanges:
             yield from self._load_steps(self._coming, rows, replaces=replaces)
 
     def _load_steps(self, images: RowImages, rows: np.ndarray, *, replaces: bool) -> Iterator[Step]:
+        if not len(rows):
+            return
         keys = tuple(column.name for column in locating_columns(self.table))
         for first in range(0, len(rows), PORTION_ROWS):
             started = time.perf_counter()
@@ -411,9 +418,9 @@ def changes_of(segment: Segment, table: Table, places: np.ndarray, timings: Timi
     )
 
 
-def check_merged(tables: Sequence[TableChanges]) -> None:
+def check_merged(tables: Sequence[TableChanges | FewChanges]) -> None:
     """Raises ChangeError if two tables that are merged downstream both bring a row with the same key."""
-    owners: dict[tuple[str, str, bytes], TableChanges] = {}
+    owners: dict[tuple[str, str, bytes], TableChanges | FewChanges] = {}
     for changes in tables:
         if not changes.source:
             continue
@@ -427,25 +434,6 @@ def check_merged(tables: Sequence[TableChanges]) -> None:
                     f" {min(other.first_ts, changes.first_ts)} and {max(other.last_ts, changes.last_ts)}. Give one of"
                     " them another target, or other keys"
                 )
-
-
-def _held_keys_of(table: Table) -> tuple[str, ...] | bool:
-    """The columns that must be as they were for a row to be replaced in its place; True or False where that is known
-    without looking.
-    """
-    if not locating_columns(table):
-        return False
-    names = set(table.primary_key)
-    for index in table.indexes:
-        if (index.unique or index.primary) and index.state == STATE_PUBLIC:
-            names.update(name for name, _, _ in index.columns)
-    if not names <= {column.name for column in table.stored_columns}:
-        return False  # a unique index on an expression: what it holds isn't in the rows
-    keys = sorted(names)
-    return (table.handle_kind != "heap" and keys == sorted(table.primary_key)) or tuple(keys)
-
-
-_held_keys = PerTable(_held_keys_of)
 
 
 def _decode_all(images: RowImages) -> None:

@@ -6,12 +6,30 @@ tells what is done. A token of this process is in it: who takes over puts anothe
 
 from __future__ import annotations
 
+import contextlib
 import secrets
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from etl.downstream import Checkpoint, CheckpointTable, MySQLSession
+from etl.downstream import (
+    Checkpoint,
+    CheckpointMovedError,
+    CheckpointTable,
+    Done,
+    DownstreamError,
+    Load,
+    MySQLSession,
+    Question,
+)
 from etl.sinks.sink import Keeper
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A transaction that is to be committed, or rolled back: the row as it is written there, what each order did."""
+
+    checkpoint: Checkpoint
+    answers: Sequence[Done]
 
 
 class CheckpointRow:
@@ -66,12 +84,52 @@ class CheckpointRow:
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write the row and commit."""
-        checkpoint = replace(
-            checkpoint,
-            process=self._process,
-            owner=self.keeper.pipeline if self.keeper is not None else checkpoint.owner,
-        )
+        checkpoint = self._own(checkpoint)
         self._table.save(checkpoint, first=self.value is None)
+        self._commit_at(checkpoint)
+
+    @property
+    def can_attempt(self) -> bool:
+        """Whether `attempt` may be used now."""
+        return self.value is not None and not self.in_transaction and self._session.sends_ahead
+
+    def attempt(self, orders: Sequence[bytes | Load], checkpoint: Checkpoint) -> Attempt:
+        """A transaction with the row locked, found where it was left and written anew, and with `orders` in it, in one
+        round trip: nothing of it is committed. None may be open.
+        """
+        assert self.value is not None
+        checkpoint = self._own(checkpoint)
+        self.in_transaction = True
+        begun, found, *answers, saved = self._session.send_ahead(
+            [
+                b"START TRANSACTION",
+                Question(self._table.lock_statement()),
+                *orders,
+                self._table.save_statement(checkpoint).encode("utf-8", "surrogateescape"),
+            ]
+        )
+        for answer in (begun, found, saved):
+            if isinstance(answer, DownstreamError):
+                raise answer
+        try:
+            self._table.expect(self.value, found if isinstance(found, list) else [])
+        except CheckpointMovedError:
+            with contextlib.suppress(DownstreamError):
+                self.roll_back()
+            raise
+        self._is_locked = True
+        return Attempt(checkpoint, answers)
+
+    def commit_attempt(self, attempt: Attempt) -> None:
+        """Commit what was attempted."""
+        assert self._is_locked
+        self._commit_at(attempt.checkpoint)
+
+    def _own(self, checkpoint: Checkpoint) -> Checkpoint:
+        owner = self.keeper.pipeline if self.keeper is not None else checkpoint.owner
+        return replace(checkpoint, process=self._process, owner=owner)
+
+    def _commit_at(self, checkpoint: Checkpoint) -> None:
         self._session.commit()
         self.value = checkpoint
         self._accepted = frozenset({self._process})
@@ -85,6 +143,11 @@ class CheckpointRow:
 
     def change(self, checkpoint: Checkpoint, confirm: Callable[[], None] = lambda: None) -> None:
         """Write the row in a transaction of its own; `confirm` is asked when the row is locked."""
+        if self.can_attempt:
+            attempt = self.attempt([], checkpoint)
+            confirm()
+            self.commit_attempt(attempt)
+            return
         self.begin()
         confirm()
         self.save(checkpoint)

@@ -31,7 +31,7 @@ from etl.downstream import (
 from etl.rules import Filter, Rules, rules_digest, skip_reason
 from etl.settings import Downstream, Upstream
 from etl.shapes.kept_rows import kept_rows
-from etl.sinks._checkpoint_row import CheckpointRow
+from etl.sinks._checkpoint_row import Attempt, CheckpointRow
 from etl.sinks._chunk_columns import UnfitChunkError
 from etl.sinks._drainer_ddl import look_ahead
 from etl.sinks._marked_ddl import MarkedDdl
@@ -223,17 +223,42 @@ class MySQLSink:
 
     def _execute_all(self, steps: Sequence[Step], written: Written) -> None:
         """As `small_together` makes them."""
-        if steps[0].kind in ("delete", "load"):
+        rows, commit = (steps[:-1], steps[-1]) if len(steps) > 1 and steps[-1].kind == "commit" else (steps, None)
+        if commit is not None and self._is_taken_whole(rows, commit, written):
+            return
+        if rows[0].kind in ("delete", "load"):
             self._row.begin()
-            self._write(steps, written)
+            self._write(rows, written)
         else:
-            self._execute(steps[0], written)
+            self._execute(rows[0], written)
+        if commit is not None:
+            self._execute(commit, written)
+
+    def _is_taken_whole(self, rows: Sequence[Step], commit: Step, written: Written) -> bool:
+        """Have a small transaction executed in two round trips, one of them for the COMMIT. False, with nothing of it
+        done, if it can't be so: then it goes step by step, which tells what is wrong.
+        """
+        if not self._row.can_attempt:
+            return False
+        started = time.perf_counter()
+        safe = self._in_safe_mode
+        self._writer.follow(self._row.value)
+        attempt = self._row.attempt(self._writer.orders(rows, safe=safe), self._behind(commit))
+        as_expected = self._writer.did(rows, attempt.answers, safe=safe)
+        if not as_expected:
+            self._row.roll_back()
+        written.send_s += time.perf_counter() - started
+        if as_expected:
+            self._commit(commit, written, attempt)
+        return as_expected
 
     def _execute(self, step: Step, written: Written) -> None:
         match step.kind:
             case "commit":
-                self._row.begin()
-                self._commit(step, written)
+                attempt = self._row.attempt([], self._behind(step)) if self._row.can_attempt else None
+                if attempt is None:
+                    self._row.begin()
+                self._commit(step, written, attempt)
             case "ddl":
                 self._run_ddl(step, written)
             case "relax":
@@ -262,18 +287,24 @@ class MySQLSink:
             self._row.change(after)
         return after
 
-    def _commit(self, step: Step, written: Written) -> None:
+    def _commit(self, step: Step, written: Written, attempt: Attempt | None = None) -> None:
         started = time.perf_counter()
-        before = self._row.reached()
-        self._confirm(step, begun=before.flight is not None)
-        detail = step.detail_of(CommitDetail)
-        self._row.save(before.at(step.commit_ts, detail.schema_version))
+        self._confirm(step, begun=self._row.reached().flight is not None)
+        if attempt is None:
+            self._row.save(self._behind(step))
+        else:
+            self._row.commit_attempt(attempt)
         written.commit_s += time.perf_counter() - started
         written.commits += 1
         written.rows += step.rows
         written.changes += step.changes
+        detail = step.detail_of(CommitDetail)
         written.add_stages(detail.timings_ms)
         written.warn(detail.warnings)
+
+    def _behind(self, commit: Step) -> Checkpoint:
+        """The checkpoint that a commit step takes the row to."""
+        return self._row.reached().at(commit.commit_ts, commit.detail_of(CommitDetail).schema_version)
 
     def _run_ddl(self, step: Step, written: Written) -> None:
         started = time.perf_counter()

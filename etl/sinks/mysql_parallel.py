@@ -19,13 +19,13 @@ from dataclasses import replace
 from typing import Any
 
 from etl import server_errors
-from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, Flight, MySQLSession
+from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, Flight, MySQLSession, Question
 from etl.rules import Filter
 from etl.settings import Downstream
 from etl.shapes.groups import CHECKPOINT_SESSION
 from etl.sinks.mysql import MySQLSink, Origin
 from etl.sinks.sink import ApplyError, Written
-from etl.sinks.step_writer import StepWriter
+from etl.sinks.step_writer import StepWriter, are_small_together
 from etl.steps import FlightDetail, RowsDetail, Step
 
 _WAITING_BYTES = 32 * 2**20
@@ -56,9 +56,9 @@ class _Worker:
         self._thread = threading.Thread(target=self._run, name=f"sluice-worker-{number}", daemon=True)
         self._thread.start()
 
-    def write(self, step: Step, checkpoint: Checkpoint) -> None:
-        """Have a step executed and committed, in order. Raises the error of an earlier one."""
-        self._put((step, checkpoint))
+    def write(self, steps: Sequence[Step], checkpoint: Checkpoint) -> None:
+        """Have steps executed and committed, in order. Raises the error of an earlier one."""
+        self._put((steps, checkpoint))
 
     def begin_flush(self) -> None:
         """Ask to be told when everything is committed."""
@@ -90,9 +90,9 @@ class _Worker:
                 self._flushed.set()
                 order = self._orders.get()
                 continue
-            steps, checkpoint = [order[0]], order[1]
+            steps, checkpoint = [*order[0]], order[1]
             while (order := self._waiting()) is not None and order is not _FLUSH and order is not _END:
-                steps.append(order[0])
+                steps += order[0]
             try:
                 if self._error is None:
                     self._execute(steps, checkpoint)
@@ -134,8 +134,9 @@ class _Worker:
         for pause_s in (*_PAUSES_S, None):
             try:
                 # As autocommit is off, the first statement begins a transaction: no round trip for that alone.
-                self._writer.write_all(steps)
-                self._table.lock(checkpoint, shared=True)
+                if not self._is_sent_whole(steps, checkpoint):
+                    self._writer.write_all(steps)
+                    self._table.lock(checkpoint, shared=True)
                 self._session.commit()
                 self._used = time.monotonic()
                 return
@@ -146,6 +147,22 @@ class _Worker:
                     raise
                 self._session.rollback()
                 time.sleep(pause_s)
+
+    def _is_sent_whole(self, steps: Sequence[Step], checkpoint: Checkpoint) -> bool:
+        """Have small steps executed, and the row locked, in one round trip. False, with nothing of it done, if it can't
+        be so.
+        """
+        if not self._session.sends_ahead or not are_small_together(steps):
+            return False
+        question = Question(self._table.lock_statement(shared=True))
+        *answers, found = self._session.send_ahead([*self._writer.orders(steps, safe=False), question])
+        if isinstance(found, DownstreamError):
+            raise found
+        self._table.expect(checkpoint, found if isinstance(found, list) else [])
+        if self._writer.did(steps, answers, safe=False):
+            return True
+        self._session.rollback()
+        return False
 
 
 class ParallelMySQLSink(MySQLSink):
@@ -184,8 +201,27 @@ class ParallelMySQLSink(MySQLSink):
         super().remember(refusal, decided)
 
     def _execute_all(self, steps: Sequence[Step], written: Written) -> None:
+        waiting: dict[int, list[Step]] = {}
         for step in steps:
+            worker = self._worker_of(step) if step.kind in ("delete", "load") else None
+            if worker is not None:
+                waiting.setdefault(worker, []).append(step)
+                continue
+            self._hand_out(waiting, written)
             self._execute(step, written)
+        self._hand_out(waiting, written)
+
+    def _hand_out(self, waiting: dict[int, list[Step]], written: Written) -> None:
+        """To each session its steps."""
+        checkpoint = self._row.value
+        for worker, steps in waiting.items():
+            assert checkpoint is not None
+            size = sum(len(step.payload) for step in steps)
+            if self._waiting_bytes + size > _WAITING_BYTES:
+                self._flush(written)
+            self._waiting_bytes += size
+            self._worker(worker).write(steps, checkpoint)
+        waiting.clear()
 
     def _execute(self, step: Step, written: Written) -> None:
         match step.kind:
@@ -193,13 +229,6 @@ class ParallelMySQLSink(MySQLSink):
                 self._take_off(step)
             case "flush":
                 self._flush(written)
-            case "delete" | "load" if (worker := self._worker_of(step)) is not None:
-                checkpoint = self._row.value
-                assert checkpoint is not None
-                if self._waiting_bytes + len(step.payload) > _WAITING_BYTES:
-                    self._flush(written)
-                self._waiting_bytes += len(step.payload)
-                self._worker(worker).write(step, checkpoint)
             case "delete" | "load":
                 self._row.begin(lock=False)  # the workers need the lock
                 started = time.perf_counter()
@@ -226,9 +255,8 @@ class ParallelMySQLSink(MySQLSink):
             raise ValueError(
                 f"changes through {before.flight.until} are in flight: what follows can't begin before they are written"
             )
-        self._row.begin()
-        self._confirm(step)
-        self._row.save(replace(before, consistent=False, flight=Flight(step.commit_ts, detail.left_out, self._rules)))
+        flight = Flight(step.commit_ts, detail.left_out, self._rules)
+        self._row.change(replace(before, consistent=False, flight=flight), lambda: self._confirm(step))
 
     def _flush(self, written: Written) -> None:
         started = time.perf_counter()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from etl import server_errors
-from etl.downstream import AHEAD, Checkpoint, DownstreamError, Load, LoadOutcome, MySQLSession
+from etl.downstream import AHEAD, Checkpoint, Done, DownstreamError, Load, LoadOutcome, MySQLSession
 from etl.formats.deletes import counts
 from etl.formats.layout import Layout
 from etl.formats.sql_text import quote_name
@@ -20,6 +21,8 @@ _SHOWN = 3
 _BEFORE = "sluice_before"
 _SMALL_BYTES = 64 * 2**10
 _TOGETHER_BYTES = 512 * 2**10
+_TOGETHER = AHEAD - 3
+"""Steps; the transaction is begun, the checkpoint's row locked and written besides."""
 
 
 class StepWriter:
@@ -66,35 +69,49 @@ class StepWriter:
                 self.write(step, safe=safe)
 
     def _write_ahead(self, steps: Sequence[Step], *, safe: bool) -> None:
-        self._check_engines(steps)
-        mark, *answers = self._session.send_ahead([f"SAVEPOINT {_BEFORE}".encode(), *map(self._order, steps)])
-        for answer in (mark, *answers):
-            if isinstance(answer, DownstreamError) and answer.transient:
-                raise answer
-        if all(
-            self._is_as_expected(step, answer, safe=self._is_safe(step, safe=safe))
-            for step, answer in zip(steps, answers, strict=True)
-        ):
+        mark, *answers = self._session.send_ahead([f"SAVEPOINT {_BEFORE}".encode(), *self.orders(steps, safe=safe)])
+        if isinstance(mark, DownstreamError) and mark.transient:
+            raise mark
+        if self.did(steps, answers, safe=safe):
             return
         # One by one, the one that is refused is told of as ever.
         self._session.query(f"ROLLBACK TO SAVEPOINT {_BEFORE}")
         for step in steps:
             self.write(step, safe=safe)
 
-    def _order(self, step: Step) -> bytes | Load:
+    def orders(self, steps: Sequence[Step], *, safe: bool) -> list[bytes | Load]:
+        """What is to be sent ahead for steps that are small together, one behind the other. Raises DownstreamError."""
+        self._check_engines(steps)
+        return [self._order(step, safe=safe) for step in steps]
+
+    def did(self, steps: Sequence[Step], answers: Sequence[Done], *, safe: bool) -> bool:
+        """Whether each of the orders did what its step says. Raises DownstreamError for one behind which the server may
+        have rolled back what came before, or that may do when it is tried again.
+        """
+        for answer in answers:
+            if isinstance(answer, DownstreamError) and answer.transient:
+                raise answer
+        return all(
+            self._is_as_expected(step, answer, safe=self._is_safe(step, safe=safe))
+            for step, answer in zip(steps, answers, strict=True)
+        )
+
+    def _order(self, step: Step, *, safe: bool) -> bytes | Load:
         if step.kind == "delete":
             return bytes(step.payload)
-        return Load(self._names(step)[0], step.detail_of(LoadDetail).layout, step.payload)
+        detail = step.detail_of(LoadDetail)
+        may_replace = bool(detail.replaces) or self._is_safe(step, safe=safe)
+        return Load(_target(step), detail.layout, step.payload, may_replace)
 
     def _is_safe(self, step: Step, *, safe: bool) -> bool:
         """Whether rows may be missing or there already."""
         return step.detail_of(RowsDetail).safe or (safe and step.full_name not in self._checkpoint.copied)
 
-    def _is_as_expected(self, step: Step, done: int | LoadOutcome | DownstreamError, *, safe: bool) -> bool:
-        if isinstance(done, DownstreamError):
-            return False
+    def _is_as_expected(self, step: Step, done: Done, *, safe: bool) -> bool:
         if isinstance(done, int):
             return safe or done == step.rows
+        if not isinstance(done, LoadOutcome):
+            return False
         detail = step.detail_of(LoadDetail)
         if done.warnings != detail.warnings:
             return False
@@ -139,7 +156,7 @@ class StepWriter:
         detail = step.detail_of(LoadDetail)
         replaces, warnings = detail.replaces, detail.warnings
         try:
-            outcome = self._session.load(self._names(step)[0], self._layout(step), step.payload, strict=not warnings)
+            outcome = self._session.load(_target(step), self._layout(step), step.payload, strict=not warnings)
             if outcome.warnings != warnings:
                 texts = "; ".join(f"{message} ({code})" for _, code, message in self._session.warnings())
                 raise self._mismatch(step, f"{outcome.warnings} warnings: {texts}", "")
@@ -170,7 +187,7 @@ class StepWriter:
             )
             changes = ", ".join(f"MODIFY COLUMN {quote_name(name)} {computed[name.lower()]}" for name in unsure)
             way_out = (
-                f"Make them plain columns with the upstream's values: ALTER TABLE {self._names(step)[0]} {changes};"
+                f"Make them plain columns with the upstream's values: ALTER TABLE {_target(step)} {changes};"
                 " then compare the rows that are there with the upstream's, and let the task go on"
             )
             raise ApplyError(
@@ -203,7 +220,7 @@ class StepWriter:
                 f"table {step.full_name} has no key, and {there} of its rows {told[0]} between commit_ts"
                 f" {first_ts} and {step.commit_ts} are on {self._session.address} {told[1]}; nothing"
                 " tells which. Nothing of this batch was committed."
-                f" {self._way_out(step, self._names(step)[0], self._columns(step))}"
+                f" {self._way_out(step, _target(step), self._columns(step))}"
             )
 
     def _make_check(self, step: Step, target: str, check: str) -> None:
@@ -231,7 +248,7 @@ class StepWriter:
         return sum(int(self._session.query(count)[0][0]) for each in statements_of(step) for _, count in counts(each))
 
     def _there_already(self, step: Step) -> int:
-        target, check = self._names(step)
+        target, check = _target(step), _beside(step)
         names = self._loaded_beside(step, target, check)
         same = " AND ".join(f"n.{name} <=> o.{name}" for name in names)
         query = f"SELECT COUNT(*) FROM {check} n WHERE EXISTS (SELECT 1 FROM {target} o WHERE {same})"
@@ -291,7 +308,7 @@ class StepWriter:
 
     def _unexpected(self, step: Step, *, replaces: bool) -> str:
         """Which rows of a LOAD were there though they should not be, or the other way round; never fails."""
-        target, check = self._names(step)
+        target, check = _target(step), _beside(step)
         keys = [quote_name(key) for key in step.detail_of(LoadDetail).keys]
         if not keys:
             return ""
@@ -311,37 +328,57 @@ class StepWriter:
         what = "missing" if replaces else "there already"
         return f"{what}: {'; '.join(str(row) for row in rows)}" if rows else ""
 
-    def _names(self, step: Step) -> tuple[str, str]:
-        """The table, and a temporary one to be made beside it."""
-        schema = quote_name(step.schema)
-        return f"{schema}.{quote_name(step.table)}", f"{schema}.{quote_name('sluice_check_' + secrets.token_hex(4))}"
+
+def _target(step: Step) -> str:
+    return _quoted(step.schema, step.table)
+
+
+def _beside(step: Step) -> str:
+    """The name of a temporary table to be made beside it."""
+    return _quoted(step.schema, "sluice_check_" + secrets.token_hex(4))
+
+
+@functools.lru_cache(maxsize=4096)
+def _quoted(schema: str, table: str) -> str:
+    return f"{quote_name(schema)}.{quote_name(table)}"
 
 
 def small_together(steps: Iterable[Step]) -> Iterator[list[Step]]:
-    """The steps in their order: small deletes and loads that follow each other together, any other one alone."""
+    """The steps in their order: small deletes and loads that follow each other together, with the commit that comes
+    right behind them; any other one alone.
+    """
     group: list[Step] = []
     size = 0
     for step in steps:
-        is_small = _is_small(step)
-        if group and (not is_small or len(group) == AHEAD - 1 or size + len(step.payload) > _TOGETHER_BYTES):
+        if group and step.kind == "commit":
+            group.append(step)
             yield group
             group, size = [], 0
+            continue
+        is_small = _is_small(step)
+        if group and (not is_small or len(group) == _TOGETHER or size + len(step.payload) > _TOGETHER_BYTES):
+            yield group
+            group, size = [], 0
+        if not is_small:
+            yield [step]
+            continue
         group.append(step)
         size += len(step.payload)
-        if not is_small:
-            yield group
-            group, size = [], 0
     if group:
         yield group
 
 
+def are_small_together(steps: Sequence[Step]) -> bool:
+    """Whether all of the steps are one of the groups of `small_together`."""
+    size = sum(len(step.payload) for step in steps)
+    return len(steps) <= _TOGETHER and size <= _TOGETHER_BYTES and all(map(_is_small, steps))
+
+
 def _is_small(step: Step) -> bool:
     """Whether a step is one statement, and nothing has to be asked or set before it."""
-    if step.kind not in ("delete", "load") or len(step.payload) > _SMALL_BYTES:
+    detail = step.detail
+    if not isinstance(detail, RowsDetail) or detail.absent or len(step.payload) > _SMALL_BYTES:
         return False
-    if step.detail_of(RowsDetail).absent:
-        return False
-    if step.kind == "delete":
-        return step.detail_of(DeleteDetail).listed is None
-    detail = step.detail_of(LoadDetail)
-    return not detail.warnings and not detail.layout.generated
+    if isinstance(detail, LoadDetail):
+        return not detail.warnings and not detail.layout.generated
+    return isinstance(detail, DeleteDetail) and detail.listed is None

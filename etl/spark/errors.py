@@ -53,14 +53,14 @@ def told_to_client() -> Iterator[None]:
         raise WorkerError(_MARK + text) from error
 
 
-def from_worker(text: str) -> WorkerError | None:
+def from_worker(text: str, where: str = "in a Spark worker") -> WorkerError | None:
     """What a worker said, in the text of Spark's error; None if none said anything."""
     at = text.rfind(_MARK)
     if at < 0:
         return None
     try:
         said, _ = json.JSONDecoder().raw_decode(text, at + len(_MARK))
-        told = WorkerError(f"{said['said']} (in a Spark worker)", transient=said["transient"])
+        told = WorkerError(f"{said['said']} ({where})", transient=said["transient"])
         told.way_out = str(said["way_out"])
     except (ValueError, KeyError):  # Spark has cut it off
         return None

@@ -62,6 +62,11 @@ class SparkFunction:
                     pass
             yield from stream(self._spark, self._frame.of(tasks), timeout_s)
 
+    def stand_by(self) -> None:
+        """Have the worker come that sees to calls `alone`, if one does: it starts Python, and loads what it needs."""
+        with self._one:
+            self._standing.is_ready()
+
     def release(self) -> None:
         """Give the standing workers' cores back, whoever may be calling."""
         self._standing.release()

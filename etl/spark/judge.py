@@ -15,6 +15,8 @@ from etl.spark.fitting import UnfitWorkerError
 _TRIES = 3
 _GRPC_DETAILS = re.compile(r'^\s*details = "(.*)"$', re.MULTILINE)
 """What the server or the network said, where grpc shows its error over several lines."""
+_CLOSED_CHANNEL = "Cannot invoke RPC"
+"""What grpc says, as a ValueError, to a call on a channel that another thread has closed."""
 _SHOWN_CHARS = 4_000
 _OTHER_PYTHON = re.compile(r"Python in worker[^\n]*?different version[^\n.]*?\d\.\d+[^\n]*?\d\.\d+")
 _LACKS = re.compile(r"No module named '[\w.]+'|PACKAGE_NOT_INSTALLED[^\n]*")
@@ -57,6 +59,10 @@ class Judge:
             raise self.told(error) from error
         except AssertionError as error:
             if not _is_lost_session(error):
+                raise
+            raise SparkError(first_line(error), transient=True) from error
+        except ValueError as error:
+            if _CLOSED_CHANNEL not in str(error):
                 raise
             raise SparkError(first_line(error), transient=True) from error
         self._doubtful = 0

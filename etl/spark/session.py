@@ -12,11 +12,13 @@ session, as what a Python process has imported stays.
 from __future__ import annotations
 
 import contextlib
+import socket
 import time
 import uuid
 import warnings
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import grpc
 from pyspark.errors import PySparkException
@@ -45,8 +47,13 @@ _CONFS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(16 * 2**20),
     "spark.sql.session.timeZone": "UTC",
+    # It keeps the last sixteen plans with the rows in them: the archive's are megabytes, and never come again.
+    "spark.connect.session.planCache.enabled": "false",
 }
 _GENERATIONS = 1_000
+_PORT = 15002
+"""Where the URL has none, as pyspark has it."""
+_REACHED_S = 3.0
 _MARK = "spark.sluice.attached"
 
 
@@ -91,6 +98,16 @@ def attach(server: Spark, session_name: str, timeout_s: float = 60.0, *, places:
                 ) from error
         time.sleep(wait_s)
         wait_s = min(wait_s * 2, 2.0)
+
+
+def reach(server: Spark) -> None:
+    """Raises SparkUnavailableError where nobody takes connections at the server's address: much sooner than `attach`
+    gives up."""
+    address = urlsplit(server.remote)
+    try:
+        socket.create_connection((address.hostname or "", address.port or _PORT), _REACHED_S).close()
+    except OSError as error:
+        raise SparkUnavailableError(f"nobody takes connections at {server.remote}: {error}; is it running?") from error
 
 
 def close(spark: SparkSession) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
 
 from etl.formats.layout import Layout
+from relay import to_text
 from upstream.by_id import to_json
 from upstream.ddl_job import DdlJob
 from upstream.schema import Index, Table
@@ -111,7 +113,9 @@ class LoadDetail(RowsDetail):
     """How many the server gives, see `LoadChunk`."""
 
     def to_json(self) -> dict[str, Any]:
-        return _differing(self) | {"layout": self.layout.to_json()}
+        document = _differing(self)
+        del document["layout"]
+        return document | {"layout": self.layout.to_json()}  # last: `detail_from_text` counts on it
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
@@ -310,6 +314,75 @@ _BY_KIND: dict[str, type[Detail]] = {
         ScopedDdl, NewestDetail,
     )
 }  # fmt: skip
+
+
+_LAYOUT = ',"layout":'
+_MOST_CHARACTERS = 8 * 2**20
+"""Of the layouts that are remembered."""
+
+
+class _KnownLayouts:
+    """A table's layout is mostly the same object, and so the same text, window after window."""
+
+    def __init__(self) -> None:
+        self._texts: dict[int, tuple[Layout, str]] = {}
+        self._layouts: dict[str, Layout] = {}
+        self._characters = 0
+
+    def text(self, layout: Layout) -> str:
+        """Its JSON."""
+        known = self._texts.get(id(layout))
+        if known is None or known[0] is not layout:
+            known = layout, to_text(layout.to_json())
+            self._make_room(len(known[1]))
+            self._texts[id(layout)] = known
+        return known[1]
+
+    def layout(self, text: str) -> Layout:
+        """The inverse of `text`."""
+        known = self._layouts.get(text)
+        if known is None:
+            known = Layout.from_json(json.loads(text))
+            self._make_room(len(text))
+            self._layouts[text] = known
+        return known
+
+    def _make_room(self, characters: int) -> None:
+        if self._characters + characters > _MOST_CHARACTERS:
+            self._texts.clear()
+            self._layouts.clear()
+            self._characters = 0
+        self._characters += characters
+
+
+_layouts = _KnownLayouts()
+
+
+def detail_to_text(detail: Detail) -> str:
+    """The JSON of a detail."""
+    if isinstance(detail, RowsDetail) and not (detail.safe or detail.absent or detail.source):
+        head = f'{{"first_ts":{detail.first_ts}'
+        if detail.worker is not None:
+            head += f',"worker":{detail.worker}'
+        if isinstance(detail, DeleteDetail) and detail.listed is None:
+            return head + "}"
+        if isinstance(detail, LoadDetail) and not detail.warnings:
+            if detail.replaces:
+                head += f',"replaces":{detail.replaces}'
+            if detail.keys:
+                head += f',"keys":{to_text(detail.keys)}'
+            return f"{head}{_LAYOUT}{_layouts.text(detail.layout)}}}"
+    return to_text(detail.to_json())
+
+
+def detail_from_text(kind: str, text: str) -> Detail:
+    """The inverse of `detail_to_text`. Raises KeyError for a kind that isn't known."""
+    if kind != LoadDetail.kind:
+        return detail_from_json(kind, json.loads(text))
+    head, _, layout = text.partition(_LAYOUT)  # in a string its quotes would be escaped
+    document = json.loads(head + "}")
+    document["keys"] = tuple(document.get("keys", ()))
+    return LoadDetail(**document, layout=_layouts.layout(layout[:-1]))
 
 
 def detail_from_json(kind: str, document: Mapping[str, Any]) -> Detail:

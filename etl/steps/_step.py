@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -11,7 +10,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from errors import SluiceError
-from etl.steps._details import Detail, detail_from_json
+from etl.steps._details import Detail, detail_from_text, detail_to_text
 
 STEP_SCHEMA = pa.schema(
     [
@@ -100,7 +99,7 @@ def _batch(steps: list[Step], first: int) -> pa.RecordBatch:
             pa.array([s.kind for s in steps], pa.string()),
             pa.array([s.schema for s in steps], pa.string()),
             pa.array([s.table for s in steps], pa.string()),
-            pa.array([_text(s.detail) for s in steps], pa.string()),
+            pa.array([detail_to_text(s.detail) for s in steps], pa.string()),
             pa.array([s.rows for s in steps], pa.int64()),
             pa.array([s.changes for s in steps], pa.int64()),
             pa.array([s.commit_ts for s in steps], pa.int64()),
@@ -134,11 +133,7 @@ def from_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Step]:
                 )
             expected += 1
             yield Step(
-                detail_from_json(columns["kind"][i], json.loads(columns["detail"][i])), columns["commit_ts"][i],
+                detail_from_text(columns["kind"][i], columns["detail"][i]), columns["commit_ts"][i],
                 columns["schema"][i], columns["table"][i], columns["rows"][i], columns["changes"][i],
                 payloads[i].as_buffer(),
             )  # fmt: skip
-
-
-def _text(detail: Detail) -> str:
-    return json.dumps(detail.to_json(), ensure_ascii=False, separators=(",", ":"))

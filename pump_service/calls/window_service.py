@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 _CHUNK = 1 << 20  # bytes of Arrow stream a message carries at most
 _MAX_WAIT_MS = 60_000
-_MAX_AWAIT_MS = 1_000  # a pump that stops isn't held up for longer
+_MAX_AWAIT_MS = 5_000
 MAX_WAITING = 64
 """calls that wait for a barrier or a transaction at a time; more are answered at once with what is there"""
 MAX_READS = 6

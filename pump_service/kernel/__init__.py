@@ -6,25 +6,13 @@ takes Python's in any case.
 
 from __future__ import annotations
 
-import os
-from importlib import import_module
-
 from pump_service.kernel import plain
+from upstream.compiled import is_usable
 
 EDITION = 5
 """Of `compiled.c`: what was compiled from another edition isn't used."""
 
-
-def _is_usable() -> bool:
-    if os.environ.get("SLUICE_KERNEL") == "plain":
-        return False
-    try:
-        return bool(import_module("pump_service.kernel._compiled").EDITION == EDITION)
-    except ImportError:  # there was no compiler
-        return False
-
-
-IS_COMPILED = _is_usable()
+IS_COMPILED = is_usable(__name__, EDITION, in_any_byte_order=True)
 if IS_COMPILED:
     from pump_service.kernel._compiled import calls, fields, framed, merged, pull_message, put_entries, replies
 else:

@@ -255,7 +255,7 @@ class Lane(asyncio.Protocol):
         blocks = self._blocks
         largest = min(self._limits.message + 5, f.MAX_FRAME)
         while end - pos >= 9:
-            if kernel.IS_COMPILED and self._undecided is None:
+            if kernel.IS_COMPILED and buf[pos + 3] <= f.HEADERS and self._undecided is None:
                 pos = self._usual_calls(buf, pos, largest)
                 if end - pos < 9:
                     break

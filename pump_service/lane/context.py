@@ -9,12 +9,14 @@ from collections import deque
 from functools import partial
 from threading import get_ident
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from pump_service.lane.frames import CANCEL
 from pump_service.lane.limits import LaneLimits
 from pump_service.lane.roles import Bridge, Connection, Ingest, Splice
 from pump_service.lane.uploads import UploadBudget
 from pump_service.store import Record
+from upstream.binlog_kinds import PREWRITE
 
 _log = logging.getLogger(__name__)
 
@@ -24,6 +26,31 @@ _ALONE, _HERE = 16, 256
 """After so many calls in a row that found nobody waiting, so many are written by the thread that read them. It can't
 see meanwhile who else is waiting, so it looks again then.
 """
+_CALM, _APART_S, _FEW = 16, 0.002, 4
+"""So many reads that came so far apart, or farther, each with few calls, are calm traffic: whoever comes while the
+thread that reads writes hardly ever has to wait, and no other thread need be woken.
+"""
+_AT_DISK = 4
+"""In calm traffic that thread has so many times as long for everything else as it is at the disk."""
+_LATER_S = 0.03
+"""A Commit or Rollback, which no session of TiDB's waits for, may wait so long in calm traffic for the next Prewrite,
+whose sync is then its own, too; a reader who comes before that has it written.
+"""
+_PROOFS, _TRY_S = 4, 1.0
+"""A client that sent something while a Commit of its own was held back doesn't wait for that; so many more are held
+back then. Of others one is, so often at the most.
+"""
+
+
+class _Habit:
+    """Whether a client waits for the answers to its Commits, as far as it has shown."""
+
+    __slots__ = ("held", "left", "try_at")
+
+    def __init__(self) -> None:
+        self.held = 0  # batches of calls
+        self.left = 0  # so many more may be held back
+        self.try_at = 0.0
 
 
 class _Batch(NamedTuple):
@@ -31,6 +58,7 @@ class _Batch(NamedTuple):
     streams: list[int]
     size: int
     began: float
+    later: _Habit | None
 
 
 class LaneContext:
@@ -55,6 +83,12 @@ class LaneContext:
         self._woken = False
         self._thread = 0  # the loop's
         self._alone = 0  # calls in a row that found nothing else waiting
+        self._came = deque([time.monotonic()] * _CALM, _CALM)  # when there was something to write
+        self._took = 0.0  # s that a write from here took lately
+        self._later = 0  # payload bytes of `queued` that may wait for others
+        self._later_since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._habits: WeakKeyDictionary[Connection, _Habit] = WeakKeyDictionary()
         self._full = False
 
     def submit(self, lane: Connection, records: list[Record], streams: list[int]) -> None:
@@ -62,18 +96,38 @@ class LaneContext:
         size = 256 * len(records)
         for record in records:
             size += len(record.payload)
-        here = self._is_alone(len(records), size)
-        self.queued += size
+        began = time.monotonic()
+        is_calm = self._is_calm(len(records), size, began)
+        here = is_calm or self._is_alone(len(records), size)
+        habit = self._habit(lane, records, began) if is_calm else None
         self._thread = get_ident()
-        batch = _Batch(lane, streams, size, time.monotonic())
+        self.queued += size
+        if habit is not None:
+            self._keep(habit, size, began)
+        batch = _Batch(lane, streams, size, began, habit)
+        later = habit is not None
         try:
-            self.ingest.submit(records, partial(self._durable, batch), lane.origin, here=here)
+            self.ingest.submit(records, partial(self._durable, batch), lane.origin, here=here, later=later)
         except Exception as error:  # the store is closed or broken: the calls get its error
             self._durable(batch, error)
+        if self._finished:  # written from within
+            self._answer()
+            self._took = max(self._took, time.monotonic() - began)
+        if habit is not None and habit.held:
+            habit.left = max(habit.left - 1, 0)
+            habit.try_at = began + _TRY_S
         if self.queued > self.limits.queued and not self._full:
             self._full = True
             for other in self.lanes:
                 other.hold(on=True)
+
+    def _is_calm(self, calls: int, size: int, now: float) -> bool:
+        """Whether so little comes that nobody else would wait while this thread writes."""
+        self._took *= 0.95
+        apart_s = max(_APART_S, _AT_DISK * self._took)
+        is_calm = now - self._came[0] >= _CALM * apart_s
+        self._came.append(now)
+        return is_calm and calls <= _FEW and size <= _SMALL and self.queued == self._later
 
     def _is_alone(self, calls: int, size: int) -> bool:
         """Whether a single caller seems to be all there is: nobody else would wait while this thread writes."""
@@ -81,12 +135,43 @@ class LaneContext:
         self._alone = self._alone + 1 if sole else 0
         return self._alone > _ALONE
 
+    def _habit(self, lane: Connection, records: list[Record], now: float) -> _Habit | None:
+        """The client's, if these calls' answers may come later."""
+        habit = self._habits.get(lane)
+        if habit is None:
+            habit = self._habits[lane] = _Habit()
+        elif habit.held:
+            habit.left = _PROOFS
+        if (habit.left or now >= habit.try_at) and all(tp != PREWRITE for tp, _, _, _ in records):
+            return habit
+        return None
+
+    def _keep(self, habit: _Habit, size: int, now: float) -> None:
+        habit.held += 1
+        if not self._later:
+            self._later_since = now
+        self._later += size
+        if self._timer is None:
+            self._timer = self.loop.call_later(_LATER_S, self._flush)
+
+    def _flush(self) -> None:
+        """Nothing came that the calls that may wait would have been written with."""
+        self._timer = None
+        if not self._later:
+            return
+        left_s = self._later_since + _LATER_S - time.monotonic()
+        if left_s > 0:
+            self._timer = self.loop.call_later(left_s, self._flush)
+            return
+        self._thread = get_ident()
+        self.ingest.flush()
+        if self._finished:
+            self._answer()
+
     def _durable(self, batch: _Batch, error: BaseException | None) -> None:
         # The store's writer thread calls this for one batch after the other: wake the loop once for all of them.
         self._finished.append((batch, error))
-        if get_ident() == self._thread:  # written from within `submit`: nobody need be woken
-            self._answer()
-        elif not self._woken:
+        if not self._woken and get_ident() != self._thread:  # in this thread `submit` or `_flush` answers
             self._woken = True
             try:
                 self.loop.call_soon_threadsafe(self._answer)
@@ -100,6 +185,9 @@ class LaneContext:
         while self._finished:
             batch, error = self._finished.popleft()
             self.queued -= batch.size
+            if batch.later is not None:
+                batch.later.held -= 1
+                self._later -= batch.size
             batch.lane.answer(batch.streams, error)
             touched.add(batch.lane)
             self.ingest.observe(now - batch.began, len(batch.streams), ok=error is None)

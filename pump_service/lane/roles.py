@@ -33,8 +33,12 @@ class Ingest(Protocol):
         origin: Origin | None = None,
         *,
         here: bool = False,
+        later: bool = False,
     ) -> None:
         """As Store.submit; `origin`: the connection they came over, if that is known."""
+
+    def flush(self) -> None:
+        """As Store.flush."""
 
     def observe(self, seconds: float, calls: int, *, ok: bool) -> None:
         """Count `calls` that the store answered together, `seconds` after they came."""

@@ -35,7 +35,7 @@ _GROUP = 4096
 _CHASE_GROUP = 16_384
 _GATHER_S = 0.001
 """Records that come within this after the last ones are indexed together."""
-_LINGER_S, _ENOUGH = 0.05, 16
+_LINGER_S, _ENOUGH = 0.5, 16
 """Records that nobody waits for may wait for so long, or until they are so many: one by one each costs a wake-up."""
 _RETRY_S = 1.0
 _CLOCKS_DIFFER = tso.span(60_000)
@@ -55,7 +55,9 @@ class IndexerOptions:
 
 
 class Indexer:
-    """`offer` and `mark` are called by the writer, in order; the rest runs on the indexer's own thread."""
+    """`offer` and `mark` are called by the writer, in order; the rest runs on the indexer's own thread, or on that of
+    somebody who waits for a mark while it rests.
+    """
 
     def __init__(
         self,
@@ -77,7 +79,13 @@ class Indexer:
         self._late_marks: list[int] = []
         self._marks_in_hand: list[int] = []  # taken and not yet pushed
         self._stepped_at = 0.0
-        self._lingers = self._is_wanted = False
+        self._is_wanted = False
+        self._rests = False
+        """The thread waits, and has nothing in hand."""
+        self._elsewhere = False
+        """Whoever sent a mark indexes in its own thread."""
+        self._failure: Exception | None = None
+        """What went wrong there. Until the thread has begun anew no mark may pass what was lost with it."""
         self._stop = False
         self._stopping = threading.Event()
         self._applied = begin  # the last record that is in the index
@@ -98,11 +106,10 @@ class Indexer:
         self.errors = 0
         self._thread = threading.Thread(target=self._run, name="pump-indexer", daemon=True)
         index.on_damage = self._wake
-        sorter.on_wait = self._hurry
 
-    def _hurry(self) -> None:
+    def hurry(self) -> None:
         """Somebody waits for what was offered."""
-        if self._lingers:
+        if self._queue:
             self._wake()
 
     def _wake(self) -> None:
@@ -132,17 +139,39 @@ class Indexer:
                 return
             self._queue.extend(batches)
             self._queued += count
-            if not self._lingers or self._queued >= _ENOUGH or self._sorter.is_awaited:
+            if self._is_due():
                 self._work.notify()
 
-    def mark(self, ts: int) -> None:
-        """Queues a mark behind everything offered so far."""
+    def mark(self, ts: int, *, here: bool = False) -> None:
+        """Queues a mark behind everything offered so far. `here`: the caller waits for it, so that what lies before it
+        may be indexed in its thread, which need wake no other one then.
+        """
         with self._lock:
             if self._behind is not None:
                 self._late_marks.append(ts)
-            else:
-                self._queue.append(ts)
+                return
+            self._queue.append(ts)
+            is_free = self._rests and not self._elsewhere and self._failure is None
+            if not (here and is_free and self._queued <= _ENOUGH):
                 self._is_wanted = True
+                self._work.notify()
+                return
+            self._elsewhere = True
+            taken, count = self._next()
+        self._index_here(taken, count)
+
+    def _index_here(self, taken: list[Batch | int | threading.Event], count: int) -> None:
+        failure: Exception | None = None
+        try:
+            self._take(taken)
+        except Exception as error:  # the indexer's thread begins anew from what is in the index
+            failure = error
+        with self._lock:
+            self._elsewhere, self._failure = False, failure
+            if failure is None:
+                self._queued -= count
+                self._marks_in_hand = []
+            if self._is_due():
                 self._work.notify()
 
     def fence(self, passed: threading.Event) -> None:
@@ -156,6 +185,11 @@ class Indexer:
                 self._work.notify()
 
     # -- asked from anywhere
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for what comes."""
+        return self._sorter.is_awaited
 
     @property
     def queued(self) -> int:
@@ -180,7 +214,8 @@ class Indexer:
     def idle(self) -> bool:
         """True when everything offered has reached the sorter."""
         with self._lock:
-            return self._idle and not self._queue and self._behind is None
+            is_quiet = self._idle and not self._queue and self._behind is None
+            return is_quiet and not self._elsewhere and self._failure is None
 
     def close(self, timeout_s: float) -> bool:
         """Finishes what is queued, saves where the sorter is, ends the thread. A backlog in the value log is left for
@@ -242,25 +277,14 @@ class Indexer:
 
     def _step(self) -> bool:
         with self._lock:
-            while not self._queue and self._behind is None and not self._stop and not self._index.damaged:
-                self._idle = True
-                if not self._work.wait(self._save_interval):
-                    break
-            self._linger()
-            since = time.monotonic() - self._stepped_at
-            if since < _GATHER_S and self._queued < _GROUP and not self._stop:
-                self._lock.release()  # what comes meanwhile costs a wake-up and a batch less
-                time.sleep(_GATHER_S - since)
-                self._lock.acquire()
-            taken: list[Batch | int | threading.Event] = []
-            count = 0
-            while self._queue and count < _GROUP:
-                item = self._queue.popleft()
-                taken.append(item)
-                if isinstance(item, Batch):
-                    count += len(item.offsets)
-            self._is_wanted = bool(self._queue)
-            self._marks_in_hand = [item for item in taken if isinstance(item, int)]
+            self._rests = True
+            self._await_work()
+            self._rests = False
+            failure, self._failure = self._failure, None
+            if failure is not None:
+                self._idle = False
+                raise failure
+            taken, count = self._next()
             chase = not taken and self._behind is not None and not self._stop
             self._idle = not taken and not chase
             if not taken and self._stop:
@@ -275,18 +299,41 @@ class Indexer:
         self._save()
         return True
 
-    def _linger(self) -> None:
-        """With the lock: wait for more to come, as long as nobody waits for what is there."""
-        until = time.monotonic() + _LINGER_S
-        self._lingers = True
-        while (
-            self._queue
-            and self._queued < _ENOUGH
-            and not (self._is_wanted or self._stop or self._sorter.is_awaited)
-            and (left := until - time.monotonic()) > 0
-        ):
-            self._work.wait(left)
-        self._lingers = False
+    def _await_work(self) -> None:
+        """With the lock: until there is something to do that can't wait, or has waited, or there may be something to
+        save.
+        """
+        while True:
+            while self._elsewhere or not self._is_due():
+                self._idle = not self._queue
+                if not self._work.wait(min(self._save_interval, _LINGER_S)) and not self._elsewhere:
+                    return
+            since = time.monotonic() - self._stepped_at
+            if since < _GATHER_S and self._queued < _GROUP and not self._stop:
+                self._lock.release()  # what comes meanwhile costs a wake-up and a batch less
+                time.sleep(_GATHER_S - since)
+                self._lock.acquire()
+            if not self._elsewhere:
+                return
+
+    def _is_due(self) -> bool:
+        """With the lock: whether the thread has something to do at once."""
+        if self._queue and (self._is_wanted or self._queued >= _ENOUGH or self._sorter.is_awaited):
+            return True
+        return self._behind is not None or self._stop or self._failure is not None or self._index.damaged
+
+    def _next(self) -> tuple[list[Batch | int | threading.Event], int]:
+        """With the lock: what is indexed together, and how many records that is."""
+        taken: list[Batch | int | threading.Event] = []
+        count = 0
+        while self._queue and count < _GROUP:
+            item = self._queue.popleft()
+            taken.append(item)
+            if isinstance(item, Batch):
+                count += len(item.offsets)
+        self._is_wanted = bool(self._queue)
+        self._marks_in_hand = [item for item in taken if isinstance(item, int)]
+        return taken, count
 
     def _take(self, items: list[Batch | int | threading.Event]) -> None:
         """Joins neighbours of one segment, so that the index is written in large batches."""

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pump_service.store.binlog_head import HEAD_BYTES, parse_head, parse_heads, rows_at
-from pump_service.store.segment import HEADER, RECORD_MAGIC, Segment, crc32c
+from pump_service.store import kernel
+from pump_service.store.binlog_head import HEAD_BYTES, parse_head
+from pump_service.store.segment import HEADER, Segment, crc32c
 from pump_service.store.value_log import ValueLog
 
 _RUN_BYTES = 1 << 20
 _GAP = 64 << 10
 _LOOK = HEADER.size + HEAD_BYTES
-_HEADERS = np.dtype([("magic", "<u4"), ("length", "<i8"), ("crc", "<u4")])
 
 Ints = npt.NDArray[np.int64]
 
@@ -69,42 +69,35 @@ class RecordReader:
         """
         order = np.lexsort((offsets, fids))
         fids, offsets = fids[order], offsets[order]
-        looks = np.zeros((len(fids), _LOOK), np.uint8)
-        good = np.ones(len(fids), np.bool_)
+        found = np.zeros((len(fids), 6), np.int64)
         for begin, end in _runs(fids, offsets, offsets + _LOOK):
             segment = self._log.segment(int(fids[begin]))
             if segment is None:
-                good[begin:end] = False
                 continue
             base = int(offsets[begin])
             data = segment.pread(base, int(offsets[end - 1]) - base + _LOOK)
-            raw = np.frombuffer(data + bytes(_LOOK), np.uint8)
-            at = offsets[begin:end] - base
-            inside = at + HEADER.size <= len(data)
-            good[begin:end] &= inside
-            looks[begin:end] = rows_at(raw, np.where(inside, at, 0), _LOOK)
-        headers = np.ascontiguousarray(looks[:, : HEADER.size]).view(_HEADERS).ravel()
-        lengths = headers["length"].astype(np.int64)
-        good &= headers["magic"] == RECORD_MAGIC
-        tps, starts, commits, right = parse_heads(looks[:, HEADER.size :], lengths)
-        records = Records(fids, offsets, lengths, headers["crc"].astype(np.int64), tps, starts, commits)
-        self._read_in_full(records, good, right)
+            kernel.look(data, base, offsets[begin:end], found[begin:end])
+        lengths, crcs, tps, starts, commits, states = np.ascontiguousarray(found.T)
+        records = Records(fids, offsets, lengths, crcs, tps, starts, commits)
+        good = states != kernel.NOTHING
+        self._read_in_full(records, good, states)
         if not good.all():
             return records.take(good), order[good]
         return records, order
 
-    def _read_in_full(self, records: Records, good: npt.NDArray[np.bool_], right: npt.NDArray[np.bool_]) -> None:
+    def _read_in_full(self, records: Records, good: npt.NDArray[np.bool_], states: Ints) -> None:
         """Reads in full what its first bytes don't tell: odd encodings, and small records to check their CRC."""
         for i in np.flatnonzero(~good).tolist():
             self._log.report_corrupt(
                 int(records.fids[i]), int(records.offsets[i]), "the index points here, where no record is"
             )
-        # Prewrites are checked when their payload is read; all else is small and decides what belongs together.
-        full = np.flatnonzero(good & (~right | (records.tps != 0)))
+        full = np.flatnonzero(states >= kernel.UNCHECKED)
+        if not len(full):
+            return
         payloads = self.payloads(records, full)
         if None in payloads:
             good[full[[p is None for p in payloads]]] = False
-        for j in np.flatnonzero(~right[full]).tolist():
+        for j in np.flatnonzero(states[full] == kernel.ODD).tolist():
             i, payload = int(full[j]), payloads[j]
             if payload is None:
                 continue
@@ -113,6 +106,31 @@ class RecordReader:
             except (ValueError, OverflowError) as error:
                 self._log.report_corrupt(int(records.fids[i]), int(records.offsets[i]), f"no Binlog message: {error}")
                 good[i] = False
+
+    def joined(self, records: Records) -> npt.NDArray[np.uint8] | None:
+        """The payloads of all records, one behind the other; None if one is bad, or may be: `payloads` tells which."""
+        order = np.lexsort((records.offsets, records.fids))
+        placed = records.take(order)
+        fids, inverse = np.unique(placed.fids, return_inverse=True)
+        segments = [self._log.segment(fid) for fid in fids.tolist()]
+        sizes = np.array([0 if segment is None else segment.size for segment in segments])
+        limits = sizes[inverse] - placed.offsets - HEADER.size
+        if bool(((placed.lengths < 0) | (placed.lengths > limits)).any()):
+            return None
+        targets = (np.cumsum(records.lengths) - records.lengths)[order]
+        into = np.empty(int(records.lengths.sum()), np.uint8)
+        ends = placed.offsets + HEADER.size + placed.lengths
+        for begin, end in _runs(placed.fids, placed.offsets, ends):
+            segment = self._log.segment(int(placed.fids[begin]))
+            if segment is None:
+                return None
+            base = int(placed.offsets[begin])
+            data = _pread(segment, base, int(ends[begin:end].max()) - base)
+            which = slice(begin, end)
+            columns = placed.offsets[which], placed.lengths[which], placed.crcs[which], targets[which]
+            if not kernel.place(data, base, *columns, into):
+                return None
+        return into
 
     def payloads(self, records: Records, which: Ints | None = None) -> list[bytes | None]:
         """The payload of each record of `which` (default: all); None, after a report, where it is bad."""

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 _AT_ONCE = 4
 _LOOKAHEAD = 64
-_TICK_S = 0.1
+_LOOKS_APART_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +69,19 @@ class Resolving:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _run(self) -> None:
-        while not self._stop.wait(_TICK_S):
+        due_s = 0.0
+        while not self._stop.wait(max(due_s, _LOOKS_APART_S)):
+            due_s = 0.0
             try:
-                self._turn()
+                due_s = self._turn()
             except SluiceError as error:
                 log.warning("looking for unfinished transactions failed, trying again: %s", error)
             except Exception:  # without this thread nothing unfinished would ever end
                 log.exception("looking for unfinished transactions failed, trying again")
 
-    def _turn(self) -> None:
-        candidates = self._sorter.to_ask(self._after, self._retry, _LOOKAHEAD)
+    def _turn(self) -> float:
+        """Has those asked about that are due; in how many seconds the next one may be."""
+        candidates, due_s = self._sorter.to_ask(self._after, self._retry, _LOOKAHEAD)
         with self._lock:
             # A Prewrite may come again after its verdict (a retry of TiDB's): then it is asked about again.
             self._decided = {ts for ts in self._decided if self._sorter.is_open(ts)}
@@ -87,6 +90,7 @@ class Resolving:
             self._asking.update(fresh)
         for start_ts in fresh:
             self._pool.submit(self._ask, start_ts)
+        return due_s
 
     def _ask(self, start_ts: int) -> None:
         try:

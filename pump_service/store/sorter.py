@@ -53,8 +53,9 @@ class Sorter:
         self._lock = threading.Lock()
         self._moved = threading.Condition(self._lock)
         self._waiters = 0
+        self._is_closed = False
         self.on_wait: Callable[[], None] = lambda: None
-        """called when somebody begins to wait; must be quick"""
+        """called when somebody begins to wait, in that thread"""
         self._open: dict[int, list[Any]] = {}
         root: list[Any] = [None, None, 0, max_commit_ts, handled.fid, handled.offset, 0, 0.0, 0.0]
         root[_PREV] = root[_NEXT] = root
@@ -200,30 +201,30 @@ class Sorter:
     def wait_for(self, ts: int, timeout_s: float) -> int:
         """Returns max_commit_ts once it is at least `ts`, or after `timeout_s` as it then is."""
         if self.max_commit_ts < ts and timeout_s > 0:
-            with self._lock:
-                self._waiters += 1
-                self.on_wait()
-                try:
-                    self._moved.wait_for(lambda: self.max_commit_ts >= ts, timeout_s)
-                finally:
-                    self._waiters -= 1
+            self._wait(lambda: self.max_commit_ts >= ts or self._is_closed, timeout_s)
         return self.max_commit_ts
 
     def await_newer(self, ts: int, timeout_s: float) -> bool:
         """Whether a transaction that was committed after `ts` has come; waits for one at most `timeout_s`."""
         if self.newest <= ts and timeout_s > 0:
-            with self._lock:
-                self._waiters += 1
-                self.on_wait()
-                try:
-                    self._moved.wait_for(lambda: self.newest > ts, timeout_s)
-                finally:
-                    self._waiters -= 1
+            self._wait(lambda: self.newest > ts or self._is_closed, timeout_s)
         return self.newest > ts
 
-    def close(self) -> None:
-        """Lets everybody who waits look again, and go of whoever listened, and so of the files that it holds."""
+    def _wait(self, is_over: Callable[[], bool], timeout_s: float) -> None:
         with self._lock:
+            self._waiters += 1
+        try:
+            self.on_wait()  # behind that: from now on nothing more is held back
+            with self._lock:
+                self._moved.wait_for(is_over, timeout_s)
+        finally:
+            with self._lock:
+                self._waiters -= 1
+
+    def close(self) -> None:
+        """Nobody waits any longer; lets go of whoever listened, and so of the files that it holds."""
+        with self._lock:
+            self._is_closed = True
             self._moved.notify_all()
         self.on_wait = lambda: None
 
@@ -258,19 +259,25 @@ class Sorter:
         with self._lock:
             return min(self._open, default=0)
 
-    def to_ask(self, after_s: float, retry_s: float, limit: int) -> list[int]:
+    def to_ask(self, after_s: float, retry_s: float, limit: int) -> tuple[list[int], float]:
         """The start_ts of those among the first `limit` Prewrites of the queue that have waited `after_s` and were not
-        asked about for `retry_s`; they count as asked about from now on.
+        asked about for `retry_s`, which count as asked about from now on; and in how many seconds the next one is due.
         """
         now = time.monotonic()
         found: list[int] = []
+        due = now + min(after_s, retry_s)  # one that comes now, or was found now
         with self._lock:
             node = self._root[_NEXT]
             seen = 0
             while node is not self._root and seen < limit:
                 seen += 1
-                if now - node[_BORN] >= after_s and now - node[_ASKED] >= retry_s:
+                at = max(node[_BORN] + after_s, node[_ASKED] + retry_s)
+                if at <= now:
                     node[_ASKED] = now
                     found.append(node[_START])
+                elif at < due:
+                    due = at
                 node = node[_NEXT]
-        return found
+            if node is not self._root:  # those behind weren't looked at
+                due = now
+        return found, due - now

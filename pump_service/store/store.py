@@ -76,6 +76,7 @@ class Store:
         self._writer = Writer(
             self._log, self._indexer, options.slow_write_threshold, options.stop_write_at_available_space, self.timings
         )
+        self._sorter.on_wait = self._hurry
         indexer = self._indexer
         self._reader = WindowReader(self._log, self._index, lambda: indexer.gaps)
         self._small = SmallWindows(self._log, self._index)
@@ -118,9 +119,9 @@ class Store:
 
     # -- writing
 
-    def submit(self, records: Sequence[Record], done: Done, *, here: bool = False) -> None:
+    def submit(self, records: Sequence[Record], done: Done, *, here: bool = False, later: bool = False) -> None:
         """Stores records, in this order. Thread-safe, returns at once; with `here` it may also wait for the disk, if
-        nobody else writes.
+        nobody else writes. `later`: they may wait for the next ones, until somebody wants them, or `flush`.
 
         `done(None)` comes from the writer thread once every record is on disk (fdatasync); `done(error)` if none of
         them may be acknowledged: NoSpaceError (only fake binlogs are accepted), InvalidRecordError, StoreClosedError,
@@ -143,7 +144,16 @@ class Store:
         if not fakes_only and not self._space.writable:
             done(NoSpaceError(self._space.available, self.options.stop_write_at_available_space))
             return
-        self._writer.submit(records, size, done, here=here)
+        self._writer.submit(records, size, done, here=here, later=later)
+
+    def flush(self) -> None:
+        """Writes what waits for the next records; it may wait for the disk, if nobody else writes."""
+        self._writer.flush()
+
+    def _hurry(self) -> None:
+        """Somebody waits."""
+        self._writer.flush()
+        self._indexer.hurry()
 
     def _write_verdict(self, record: Record, done: Done) -> None:
         # A verdict of a few bytes is written even on a nearly full disk: it is what lets readers, and so GC, go on.
@@ -164,8 +174,9 @@ class Store:
     def barrier(self, ts: int, timeout_s: float) -> int:
         """Waits until every commit through `ts` can be read, at most `timeout_s`; returns max_commit_ts as it then is.
 
-        It sends a mark behind everything written so far, without touching the disk. Once everything before the mark has
-        its verdict, max_commit_ts is at least `ts`. PD must have been asked for `ts` before this call (see
+        It sends a mark behind everything written so far; where something was held back, or the index has time, this
+        thread writes and indexes it, which the time-out doesn't count. Once everything before the mark has its verdict,
+        max_commit_ts is at least `ts`. PD must have been asked for `ts` before this call (see
         docs/architecture.md), or it would hide commits.
         """
         if self.max_commit_ts < ts:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pump_service.store import kernel
 from pump_service.store.absent import Absences
 from pump_service.store.errors import CorruptRecordError
 from pump_service.store.gaps import Gap
@@ -280,14 +281,16 @@ class WindowReader:
     def _batch(self, chunk: Transactions, begin: int, end: int, *, strict: bool) -> pa.RecordBatch:
         rows = slice(begin, end)
         commits, starts = chunk.commits.commits[rows], chunk.commits.starts[rows]
-        payloads = self._records.payloads(chunk.prewrites, np.arange(begin, end))
         lengths = chunk.prewrites.lengths[rows]
-        if None in payloads:
+        joined = self._records.joined(chunk.prewrites.take(rows)) if kernel.IS_COMPILED else None
+        if joined is None:
+            payloads = self._records.payloads(chunk.prewrites, np.arange(begin, end))
             for i in [i for i, payload in enumerate(payloads) if payload is None] if strict else ():
                 self.check_lost(chunk.prewrites, begin + i)
-            keep = np.array([p is not None for p in payloads])
-            commits, starts, lengths = commits[keep], starts[keep], lengths[keep]
-        joined = b"".join(p for p in payloads if p is not None) if None in payloads else b"".join(payloads)  # type: ignore[arg-type]
+            if None in payloads:
+                keep = np.array([p is not None for p in payloads])
+                commits, starts, lengths = commits[keep], starts[keep], lengths[keep]
+            joined = np.frombuffer(b"".join(p for p in payloads if p is not None), np.uint8)
         ends = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=ends[1:])
         column = pa.LargeBinaryArray.from_buffers(

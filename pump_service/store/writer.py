@@ -1,9 +1,10 @@
 """What appends to the value log, one thread at a time: group commit.
 
 A thread takes everything that is queued, writes it, syncs once, answers, and only then hands the records to the
-indexer; a caller who is alone may do the same with its own. A failing write or fsync ends that for good: what is on
-disk is unknown then, and a second fsync that succeeds would prove nothing. Only a full disk doesn't: what didn't fit is
-refused, and the next write may fit.
+indexer; a caller who is alone may do the same with its own. Records that nobody waits for may be held back, and are
+written with those behind them. A failing write or fsync ends that for good: what is on disk is unknown then, and a
+second fsync that succeeds would prove nothing. Only a full disk doesn't: what didn't fit is refused, and the next write
+may fit.
 """
 
 from __future__ import annotations
@@ -32,8 +33,11 @@ log = logging.getLogger(__name__)
 Done = Callable[[BaseException | None], None]
 
 _GROUP_BYTES = 4 << 20
-_QUICK_S, _DISTRUST_S = 0.02, 1.0
-"""A disk that took longer once isn't waited for in a caller's thread for so long."""
+_QUICK_S, _DISTRUST_S, _LONGER, _DISTRUST_AT_MOST_S = 0.05, 1.0, 20, 60.0
+"""A disk that took longer once isn't waited for in a caller's thread for so long, or so many times as long."""
+_PROMPT_S = 0.002
+"""Only where the last write took no longer are records held back: else who wants them would wait for the disk."""
+_HELD, _HELD_BYTES = 64, 256 << 10
 _REPORT_S = 30.0
 
 
@@ -61,7 +65,9 @@ class Writer:
         self._waiting = False
         self._elsewhere = False  # the caller of `submit` is writing
         self._distrusted_until = 0.0
+        self._took = 0.0
         self._queue: deque[_Submission] = deque()
+        self._held: list[_Submission] = []
         self.queued_bytes = 0
         self._closing = False
         self.failure: StoreFailedError | None = None
@@ -75,66 +81,105 @@ class Writer:
     @property
     def queued(self) -> int:
         """Submissions not yet taken."""
-        return len(self._queue)
+        return len(self._queue) + len(self._held)
 
-    def submit(self, records: Sequence[Record], size: int, done: Done, *, here: bool = False) -> None:
+    def submit(
+        self, records: Sequence[Record], size: int, done: Done, *, here: bool = False, later: bool = False
+    ) -> None:
         """Queues records of `size` payload bytes; `done` comes from the writer thread, or at once if it has ended.
 
         `here`: the caller has nothing else to do, so if the writer hasn't either and the disk was quick lately, they
         are written in this thread, and `done` comes from within: no thread need be woken.
+        `later`: nobody waits for them, so if nobody reads either they may be held back: until others are submitted,
+        there is a mark or a fence behind them, or `flush`, which the caller sees to. `done` comes from there then.
         """
         began = time.monotonic()
         submission = _Submission(records, size, done, 0, began)
         with self._lock:
             refusal = self._refusal()
             if refusal is None:
-                if not (here and self._waiting and not self._queue and not self._elsewhere) or (
-                    began < self._distrusted_until
-                ):
-                    self._queue.append(submission)
-                    self.queued_bytes += size
-                    if self._waiting:
-                        self._work.notify()
+                self.queued_bytes += size
+                if later and self._may_hold(size):
+                    self._held.append(submission)
                     return
-                self._elsewhere = True
+                if not here or not self._is_free(began):
+                    self._enqueue(submission)
+                    return
+                taken = self._take_held(submission)
         if refusal is not None:
             done(refusal)
             return
-        self._write_or_fail([submission], size)
-        ended = time.monotonic()
-        with self._lock:
-            self._elsewhere = False
-            if ended - began > _QUICK_S:
-                self._distrusted_until = ended + _DISTRUST_S
-            if self._queue or self._closing:
-                self._work.notify()
+        self._write_here(taken)
 
     def mark(self, ts: int) -> None:
-        """Sends a mark after everything submitted so far; it never touches the disk. After a failed write it still goes
-        behind everything that was acknowledged, which is all that counts: nothing else may commit."""
+        """Sends a mark after everything submitted so far; it touches the disk only if something was held back. After a
+        failed write it still goes behind everything that was acknowledged, which is all that counts: nothing else may
+        commit."""
+        taken: list[_Submission] = []
         with self._lock:
             if self.failure is None:
                 if self._closing:
                     raise StoreClosedError("the store is closed")
-                if not (self._waiting and not self._queue and not self._elsewhere):
-                    self._queue.append(_Submission((), 0, None, ts, 0.0))
-                    if self._waiting:
-                        self._work.notify()
+                now = time.monotonic() if self._held else float("inf")  # without, the disk doesn't matter
+                if not self._is_free(now):
+                    self._enqueue(_Submission((), 0, None, ts, 0.0))
                     return
-                # Nothing is queued or being written: what was acknowledged is with the indexer already.
-                self._indexer.mark(ts)
-                return
-        self._indexer.mark(ts)
+                if self._held:
+                    taken = self._take_held()
+        if taken:
+            self._write_here(taken)
+        # Nothing is queued or being written: what was acknowledged is with the indexer already.
+        self._indexer.mark(ts, here=True)
 
     def fence(self, passed: threading.Event) -> None:
         """As the indexer's, for everything submitted so far."""
         with self._lock:
             if self.failure is None and not self._closing:
-                self._queue.append(_Submission((), 0, None, 0, 0.0, passed))
-                if self._waiting:
-                    self._work.notify()
+                self._enqueue(_Submission((), 0, None, 0, 0.0, passed))
                 return
         self._indexer.fence(passed)
+
+    def flush(self) -> None:
+        """Writes what is held back, in this thread where `submit` would."""
+        with self._lock:  # not looked at without it: one that is about to be held back would be missed
+            if not self._held:
+                return
+            if not self._is_free(time.monotonic()):
+                self._enqueue()
+                return
+            taken = self._take_held()
+        self._write_here(taken)
+
+    def _is_free(self, now: float) -> bool:
+        """With the lock: whether another thread than the writer's may write."""
+        return self._waiting and not self._queue and not self._elsewhere and now >= self._distrusted_until
+
+    def _may_hold(self, size: int) -> bool:
+        """With the lock: whether records that nobody waits for may wait for others."""
+        is_little = len(self._held) < _HELD and size <= _HELD_BYTES
+        return is_little and self._took <= _PROMPT_S and self._is_free(float("inf")) and not self._indexer.is_awaited
+
+    def _enqueue(self, *submissions: _Submission) -> None:
+        """With the lock: behind what is held back."""
+        self._queue += self._held
+        self._queue += submissions
+        self._held = []
+        if self._waiting:
+            self._work.notify()
+
+    def _take_held(self, *submissions: _Submission) -> list[_Submission]:
+        """With the lock: what is held back and these are this thread's to write."""
+        taken, self._held = [*self._held, *submissions], []
+        self.queued_bytes -= sum(submission.size for submission in taken)
+        self._elsewhere = True
+        return taken
+
+    def _write_here(self, taken: list[_Submission]) -> None:
+        self._write_or_fail(taken, sum(submission.size for submission in taken))
+        with self._lock:
+            self._elsewhere = False
+            if self._queue or self._closing:
+                self._work.notify()
 
     def _refusal(self) -> StoreFailedError | StoreClosedError | None:
         if self.failure is not None:
@@ -145,7 +190,7 @@ class Writer:
         """Writes what is queued, then ends the thread."""
         with self._lock:
             self._closing = True
-            self._work.notify()
+            self._enqueue()
         self._thread.join()
 
     def _run(self) -> None:
@@ -188,7 +233,9 @@ class Writer:
                 part = slice(run.first, run.first + len(run.offsets))
                 batches.append(Batch(run.fid, tps[part], starts[part], commits[part], run.offsets))
             now = time.monotonic()
-            took = now - began
+            took = self._took = now - began
+            if took > _QUICK_S:  # also in the writer's thread: there it is seen to be quick again
+                self._distrusted_until = now + min(max(_DISTRUST_S, _LONGER * took), _DISTRUST_AT_MOST_S)
             timings = self._timings
             timings.batch.observe(took)
             timings.batch_size.observe(size)
@@ -242,8 +289,9 @@ class Writer:
         log.critical("%s", failure)
         with self._lock:
             self.failure = failure
-            rest = [*taken, *self._queue]
+            rest = [*taken, *self._queue, *self._held]
             self._queue.clear()
+            self._held = []
             self.queued_bytes = 0
         for submission in rest:
             if submission.done is not None:

@@ -20,7 +20,7 @@ from etl.downstream import Checkpoint, CheckpointTable, Flight, MySQLSession
 from etl.operate import handover
 from relay import Control, RelayLog, Stop
 from relay.storage import LocalStorage
-from tests.cli.test_operate import Done, Run
+from tests.cli.test_operate import Run, run
 from tests.etl.apply.test_safe_mode import forget, leave_checkpoint, read_checkpoint
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
@@ -313,15 +313,5 @@ def test_an_order_says_which_pipeline_it_is_for_and_asks_when_there_are_several(
 
 
 @pytest.fixture
-def sluice(config: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    from cli import main
-
-    def run(*words: object, code: int = 0) -> Done:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(word) for word in words])
-        done = Done(*capsys.readouterr())
-        assert ended.value.code == code, done
-        return done
-
+def sluice(config: Path) -> Run:
     return run

@@ -1,40 +1,36 @@
 """The command line: readable help, one clear line an error, and answers with the stack down."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+
+from tests.cli.typed import started, typed
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOP = ROOT / "tests" / "recordings" / "shop"
 
 
 @pytest.fixture
-def sluice(tmp_path):
-    def run(*words):
-        env = {**os.environ, "SLUICE_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
-        return subprocess.run(
-            [sys.executable, "-m", "cli", *map(str, words)],
-            cwd=tmp_path,
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-
-    return run
+def env(tmp_path):
+    return {"SLUICE_HOME": str(tmp_path / "home")}
 
 
-def test_help_lists_every_command(sluice):
-    done = sluice("--help")
+@pytest.fixture
+def sluice(env, tmp_path):
+    return partial(typed, env=env, cwd=tmp_path)
+
+
+def test_help_lists_every_command(sluice, env, tmp_path):
+    done = started("--help", env=env, cwd=tmp_path)
     assert done.returncode == 0
-    for command in ("run", "up", "down", "status", "replay", "pump"):
+    for command in ("run", "up", "down", "status", "replay"):
         assert f"  {command} " in done.stdout
         assert sluice(command, "--help").returncode == 0
+    assert "  pump " in done.stdout
+    assert started("pump", "--help", env=env, cwd=tmp_path).returncode == 0
 
 
 def test_status_works_without_a_stack(sluice):

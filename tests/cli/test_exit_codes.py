@@ -1,17 +1,18 @@
 """What the command ends with, as `sluice --help` and docs/operations.md say."""
 
-import os
 import re
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import pytest
 
 from relay import Failure, RelayLog
 from relay.window import window_path
+from tests.cli.typed import ROOT, started, typed
 
-ROOT = Path(__file__).resolve().parents[2]
 TS = 470614793860415502
 
 
@@ -24,15 +25,17 @@ def config(tmp_path):
     return tmp_path / "sluice.toml"
 
 
+class Sluice(NamedTuple):
+    """The command with that pipeline: typed here, or as a process, whose exit code is the system's word."""
+
+    typed: Callable[..., subprocess.CompletedProcess[str]]
+    started: Callable[..., subprocess.CompletedProcess[str]]
+
+
 @pytest.fixture
 def sluice(config):
-    def run(*words):
-        env = {**os.environ, "SLUICE_HOME": str(config.parent / "home"), "SLUICE_CONFIG": str(config)}
-        return subprocess.run(
-            [sys.executable, "-m", "cli", *words], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60
-        )
-
-    return run
+    env = {"SLUICE_HOME": str(config.parent / "home"), "SLUICE_CONFIG": str(config)}
+    return Sluice(partial(typed, env=env), partial(started, env=env))
 
 
 def damage(config):
@@ -42,15 +45,15 @@ def damage(config):
 
 
 def test_0_it_is_done(sluice):
-    assert sluice("pause").returncode == 0
-    assert sluice("decisions", "list").returncode == 0
+    assert sluice.started("pause").returncode == 0
+    assert sluice.typed("decisions", "list").returncode == 0
 
 
 def test_1_what_was_asked_for_can_not_be_done(sluice):
-    done = sluice("run-until", "soon")
+    done = sluice.started("run-until", "soon")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "'soon'" in done.stderr
-    assert sluice("decisions", "remove", str(TS)).returncode == 1
+    assert sluice.typed("decisions", "remove", str(TS)).returncode == 1
 
 
 def test_1_a_defect_shows_its_stack_trace(sluice, config):
@@ -62,37 +65,37 @@ def test_1_a_defect_shows_its_stack_trace(sluice, config):
 
 
 def test_2_wrong_usage(sluice):
-    assert sluice("pause", "everything").returncode == 2
+    assert sluice.started("pause", "everything").returncode == 2
 
 
 def test_3_something_that_passes_is_in_the_way(sluice):
-    done = sluice("takeover")
+    done = sluice.started("takeover")
     assert done.returncode == 3, done.stderr
     assert "Traceback" not in done.stderr
-    assert sluice("status").returncode == 3, "neither the downstream nor PD answers"
+    assert sluice.typed("status").returncode == 3, "neither the downstream nor PD answers"
 
 
 def test_4_replication_has_stopped_and_waits_for_somebody(sluice, config):
     relay = RelayLog.open(f"file://{config.parent}/relay")
     relay.failures.note(Failure("apply", "a DDL can't be executed", "`sluice ddl skip 7`", TS >> 18))
-    done = sluice("status")
+    done = sluice.started("status")
     assert done.returncode == 4
     assert re.search("STOPPED +apply, at .*: a DDL can't be executed\nway out +`sluice ddl skip 7`", done.stdout)
-    assert "airflow dags unpause" in sluice("resume").stdout
+    assert "airflow dags unpause" in sluice.typed("resume").stdout
     relay.failures.clear("apply")
-    assert sluice("status").returncode == 3
+    assert sluice.typed("status").returncode == 3
 
 
 def test_4_a_damaged_relay_log_names_its_way_out(sluice, config):
     damage(config)
-    done = sluice("relay", "show")
+    done = sluice.typed("relay", "show")
     assert done.returncode == 4, done.stderr
     assert window_path(TS) in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_the_codes_are_in_the_help_and_in_the_manual(sluice):
-    told = re.findall(r"^ +(\d+) {2,}(\w.*)$", sluice("--help").stdout, re.MULTILINE)
+    told = re.findall(r"^ +(\d+) {2,}(\w.*)$", sluice.typed("--help").stdout, re.MULTILINE)
     assert [int(code) for code, _ in told] == [0, 1, 2, 3, 4, 130]
     manual = (ROOT / "docs" / "operations.md").read_text()
     for code, _ in told:

@@ -7,18 +7,18 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
-from cli import main
 from cli._job_lines import job_lines
 from etl import load_settings
 from etl.operate import orders
 from relay import Control, RelayLog
 from relay.jobs import DONE, FAILED, Jobs, Runner, TableProgress, Touches
 from relay.jobs import Done as Part
+from tests.cli.typed import typed
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Story, table
 
@@ -26,13 +26,7 @@ ITEM = table(11, "item", "id int", "name varchar(20)", primary="id")
 NEW = table(11, "item", "id int", "name varchar(20)", "w int", primary="id")
 
 
-@dataclass
-class Done:
-    stdout: str
-    stderr: str
-
-
-Run = Callable[..., Done]
+Run = Callable[..., CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -45,7 +39,7 @@ def story(mariadb: MariaDBServer, tmp_path: Path) -> Story:
 
 
 @pytest.fixture
-def sluice(story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def sluice(story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     config = tmp_path / "sluice.toml"
     config.write_text(
         f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "{story._url}"\n'
@@ -54,15 +48,14 @@ def sluice(story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setenv("SLUICE_CONFIG", str(config))
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
 
-    def run(*words: object, code: int = 0) -> Done:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(word) for word in words])
-        done = Done(*capsys.readouterr())
-        assert ended.value.code == code, done
-        return done
-
     return run
+
+
+def run(*words: object, code: int = 0) -> CompletedProcess[str]:
+    """What is said, and `code` is what it ends with."""
+    done = typed(*words)
+    assert done.returncode == code, done
+    return done
 
 
 def test_pausing_and_resuming_leave_the_other_half_as_it_was(story: Story, sluice: Run) -> None:

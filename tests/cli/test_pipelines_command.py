@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cli import main
 from etl.settings.pipelines import pipelines
 from relay import Failure
+from tests.cli.typed import typed
 
 CONFIG = """
 [upstream]
@@ -37,13 +37,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def sluice(folder: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+def sluice(folder: Path) -> Run:
     def run(*words: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(list(words))
-        said = capsys.readouterr()
-        return int(ended.value.code or 0), said.out, said.err
+        done = typed(*words)
+        return done.returncode, done.stdout, done.stderr
 
     return run
 

@@ -13,14 +13,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
-from cli import main
 from embedded.control import ClusterControl
 from embedded.recording import Recording
 from embedded.stack import Stack
-from tests.cli.test_operate import Done
+from tests.cli.typed import typed
 from tests.etl.apply.test_safe_mode import leave_checkpoint
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS
@@ -74,15 +74,13 @@ def tidb() -> Iterator[dict[str, object]]:
     server.shutdown()
 
 
-def check(file: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, Done]:
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        main(["takeover", "--check", str(file)])
-    return int(str(ended.value.code)), Done(*capsys.readouterr())
+def check(file: Path) -> tuple[int, CompletedProcess[str]]:
+    done = typed("takeover", "--check", file)
+    return done.returncode, done
 
 
 def test_what_would_stop_or_differ_is_listed_and_nothing_is_written(
-    upstream: str, mariadb: MariaDBServer, tidb: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    upstream: str, mariadb: MariaDBServer, tidb: dict[str, object], tmp_path: Path
 ) -> None:
     file = tmp_path / "drainer.toml"
     file.write_text(
@@ -114,7 +112,7 @@ def test_what_would_stop_or_differ_is_listed_and_nothing_is_written(
             return [*found, *cursor.fetchall(), pumps]
 
         before = state()
-        code, done = check(file, capsys)
+        code, done = check(file)
         assert code == 1
         for text in (
             "differs  ",
@@ -131,7 +129,7 @@ def test_what_would_stop_or_differ_is_listed_and_nothing_is_written(
             NodeStatus("drainer-1:8249", "10.0.0.1:8249", "paused", max_commit_ts=5, update_ts=label.ts)
         )
         tidb["binlog"] = {"enable": False}
-        code, said = check(file, capsys)
+        code, said = check(file)
         for text in (
             (
                 "4 tables not downstream: copy them as of the checkpoint, or leave them out with [filter]:"
@@ -149,7 +147,7 @@ def test_what_would_stop_or_differ_is_listed_and_nothing_is_written(
         for name in ("account", "cart", "ledger", "log_nopk"):
             cursor.execute(f"CREATE TABLE bank.{name} (id int)")
         tidb["binlog"] = {"enable": True, "ignore-error": False}
-        code, said = check(file, capsys)
+        code, said = check(file)
         assert (
             code == 0
             and "1 tables without a key: " in said.stdout
@@ -175,7 +173,7 @@ def with_a_definition_that_means_nothing(folder: Path) -> Path:
 
 
 def test_a_definition_in_tikv_that_means_nothing_is_a_finding_not_a_traceback(
-    mariadb: MariaDBServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
     recording, file = with_a_definition_that_means_nothing(tmp_path / "recording"), tmp_path / "drainer.toml"
     with replayed(recording, tmp_path / "up") as url, PDClient(url) as pd, mariadb.connect() as connection:
@@ -184,14 +182,14 @@ def test_a_definition_in_tikv_that_means_nothing_is_a_finding_not_a_traceback(
             f' {mariadb.port}\nuser = "root"\n'
         )
         leave_checkpoint(connection, Recording(RECORDING).labels[0].ts, cluster_id=pd.cluster_id)
-        code, done = check(file, capsys)
+        code, done = check(file)
     assert code == 1 and "stops    the schema at the checkpoint can't be read from TiKV: " in done.stdout, done
 
 
-def test_a_wrong_address_is_a_finding_not_a_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_address_is_a_finding_not_a_traceback(tmp_path: Path) -> None:
     file = tmp_path / "drainer.toml"
     file.write_text('pd-urls = "http://127.0.0.1:1"\n[syncer.to]\nhost = "127.0.0.1"\n')
-    code, done = check(file, capsys)
+    code, done = check(file)
     assert (
         code == 1
         and "stops    upstream: http://127.0.0.1:1" in done.stdout

@@ -1,11 +1,8 @@
 """What the documents give to type is typed as it stands there: three pages line by line, single commands of others."""
 
-import os
 import re
 import shlex
 import subprocess
-import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -17,9 +14,11 @@ from embedded.launch import connect
 from embedded.processes import marked
 from embedded.stack import Stack
 from tests.cli.documented import ON_THE_STACK
+from tests.cli.typed import ROOT, started, typed
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("start-a-replica.md", "copy-tables-again.md", "restore-tables.md")
+PROCESSES = ("sluice up", "sluice bootstrap --from tidb://")
+"""The lines that are typed into a process of their own: one that leaves processes behind, and a job."""
 SNAPSHOT = ROOT / "tests" / "recordings" / "bootstrap" / "snapshots" / "z_end"
 pytestmark = pytest.mark.e2e
 
@@ -37,20 +36,21 @@ class Tried:
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
-        self.env = os.environ | {"SLUICE_HOME": str(stack.home), "PYTHONPATH": str(ROOT)}
-        self.shown = [self.type(line) for line in typed()]
+        self.shown = [self.type(line) for line in given()]
 
     def type(self, line: str) -> Shown:
-        words = shlex.split(line)
-        if words[0] == "sluice":
-            words[:1] = [sys.executable, "-m", "cli"]
-        if words[0] == "mariadb":
+        program, *words = shlex.split(line)
+        if program == "sluice":
+            how = started if line in PROCESSES else typed
+            done = how(*words, env={"SLUICE_HOME": str(self.stack.home)})
+        else:
+            assert program == "mariadb", line
             words = [re.sub(r"^-P\d+$", f"-P{self.stack.site().ports['mariadb']}", word) for word in words]
-        done = subprocess.run(words, cwd=ROOT, env=self.env, capture_output=True, text=True, timeout=400)
+            done = subprocess.run([program, *words], cwd=ROOT, capture_output=True, text=True)
         return Shown(line, done.returncode, done.stdout + done.stderr)
 
 
-def typed() -> list[str]:
+def given() -> list[str]:
     """The lines after a prompt, in their order."""
     texts = [(ROOT / "docs" / page).read_text(encoding="utf-8") for page in PAGES]
     return [line for text in texts for line in re.findall(r"^    \$ (.*)$", text, re.MULTILINE)]
@@ -70,6 +70,7 @@ def tried(tmp_path_factory):
 def test_an_empty_database_becomes_a_replica_a_damaged_table_whole_and_a_past_one_is_restored_as_the_documents_say(
     tried,
 ):
+    assert {shown.line for shown in tried.shown} >= {*PROCESSES}
     assert tried.shown[0].line == "sluice up" and sum("--mode compare" in shown.line for shown in tried.shown) == 2
     codes = iter((1, 0))  # before the table is copied again, and after
     for shown in tried.shown:

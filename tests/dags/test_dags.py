@@ -130,6 +130,17 @@ def test_archive_makes_passes_then_compacts_then_removes_and_stops_for_people(da
     assert dag.get_task("archive").retries >= 100
 
 
+def test_a_task_of_archive_that_was_started_again_ends_with_its_run_so_that_files_are_removed_in_time(
+    dag_bag, monkeypatch
+):
+    found = []
+    monkeypatch.setattr("etl.archive.tasks.archive", lambda settings, seconds, got_on: found.append(seconds) or {})
+    monkeypatch.setattr("etl.task.run_task", lambda pipeline, what, work: work(None, lambda _: None))
+    run = SimpleNamespace(start_date=datetime.now(UTC) - timedelta(seconds=600))
+    dag_bag.dags["archive"].get_task("archive").python_callable(params={"run_seconds": 900}, dag_run=run)
+    assert found == [pytest.approx(300, abs=20)]
+
+
 def test_the_tasks_of_archive_have_nothing_to_do_while_nothing_is_landed_and_say_so(dag_bag, tmp_path, monkeypatch):
     (tmp_path / "sluice.toml").write_text(
         f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "file://{tmp_path}/relay"\n[downstream]\nhost ='

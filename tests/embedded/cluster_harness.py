@@ -29,13 +29,13 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def wait_for(condition, timeout_s=60.0, what="the condition"):
+def wait_for(condition, timeout_s=60.0, what="the condition", pause_s=0.02):
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         found = condition()
         if found:
             return found
-        time.sleep(0.02)
+        time.sleep(pause_s)
     raise AssertionError(f"{what} did not come true in {timeout_s} s")
 
 
@@ -108,7 +108,10 @@ class ClusterProcess:
 
     def wait_state(self, *states, timeout_s=180.0):
         return wait_for(
-            lambda: (status := self.get("/status"))["state"] in states and status, timeout_s, f"state {states}"
+            lambda: (status := self.get("/status"))["state"] in states and status,
+            timeout_s,
+            f"state {states}",
+            pause_s=0.1,  # the cluster plays with the same CPU
         )
 
 

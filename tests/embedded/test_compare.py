@@ -2,53 +2,17 @@ import contextlib
 import gzip
 import json
 import shutil
-import subprocess
 
-import pymysql
 import pytest
 
 from embedded.compare import compare
 from embedded.recording import RecordingError
-from tests.embedded.cluster_harness import end, free_port, wait_for
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("mariadb")
-    port = free_port()
-    common = ["--no-defaults", f"--datadir={folder / 'data'}", f"--tmpdir={folder}", "--user=root"]
-    subprocess.run(
-        ["mariadb-install-db", *common, "--auth-root-authentication-method=normal", "--skip-test-db"],
-        check=True,
-        capture_output=True,
-        timeout=60,
-    )
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            ["/usr/sbin/mariadbd", *common, f"--port={port}", "--bind-address=127.0.0.1", f"--socket={folder / 's'}"],
-            stdout=log,
-            stderr=log,
-        )
-    try:
-
-        def connect():
-            with contextlib.suppress(pymysql.err.OperationalError):
-                return pymysql.connect(host="127.0.0.1", port=port, user="root", charset="utf8mb4", autocommit=True)
-
-        wait_for(connect, what="MariaDB").close()
-        yield port
-    finally:
-        end(process)
 
 
 @pytest.fixture
-def connection(server):
-    with contextlib.closing(
-        pymysql.connect(host="127.0.0.1", port=server, user="root", charset="utf8mb4", autocommit=True)
-    ) as opened:
+def connection(mariadb):
+    with contextlib.closing(mariadb.connect()) as opened:
         yield opened
-        with opened.cursor() as cursor:
-            cursor.execute("DROP DATABASE IF EXISTS s")
 
 
 def sql(connection, *statements):

@@ -4,6 +4,8 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 import urllib.request
 
@@ -13,7 +15,7 @@ import pytest
 from embedded.control import clear_registry
 from embedded.launch import connect, drop_everything
 from embedded.launch.mariadb import socket_path
-from embedded.processes import marked
+from embedded.processes import PART_MARK, STATE_MARK, marked
 from embedded.stack import Stack
 from embedded.state import StackError
 
@@ -144,6 +146,24 @@ def test_down_ends_what_a_killed_command_left_behind(tmp_path):
     Stack(tmp_path).down(said.append)
     assert marked(tmp_path) == []
     assert said == ["ended 1 processes that were left behind"]
+
+
+def test_a_part_that_comes_back_ends_what_was_left_of_it_but_the_residents_which_the_next_tasks_take_up(tmp_path):
+    stack = Stack(tmp_path)
+    env = os.environ | {STATE_MARK: str(tmp_path), PART_MARK: "etcd"}
+    own, other = socket.socketpair()
+    with own, other:
+        resident = subprocess.Popen(
+            [sys.executable, "-m", "etl.resident", str(other.fileno())], pass_fds=[other.fileno()], env=env
+        )
+        left = subprocess.Popen(["sleep", "600"], env=env)
+        try:
+            stack.up(["etcd"])
+            assert left.wait(10) == -signal.SIGKILL
+            assert resident.poll() is None
+        finally:
+            stack.down()
+            assert resident.wait(10) == -signal.SIGKILL
 
 
 def test_the_pipelines_settings_are_those_of_the_stack(stack):

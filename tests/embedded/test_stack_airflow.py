@@ -91,7 +91,7 @@ def wait_for_other_tasks(stack, before):
     deadline = time.monotonic() + 180
     while len(now := tasks(stack)) != 2 or now & before:
         assert time.monotonic() < deadline, f"tasks {now}, before {before}"
-        time.sleep(0.1)
+        time.sleep(0.4)
 
 
 def test_spark_runs_python_that_sees_this_repository(stack):
@@ -161,7 +161,7 @@ def eventually(look, what, seconds=120):
             if found := look():
                 return found
         assert time.monotonic() < deadline, what
-        time.sleep(0.2)
+        time.sleep(0.5)
 
 
 def test_a_terminal_error_fails_the_tasks_once_pauses_the_dag_and_says_the_way_out(stack, airflow):

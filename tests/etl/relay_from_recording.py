@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -21,6 +23,13 @@ from upstream.window_schema import WINDOW_SCHEMA
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 _HISTORY_PREFIX = "6d44444c4a6f624869ff73746f7279"
+_T = TypeVar("_T")
+
+
+def _once(read: Callable[[Path], _T]) -> Callable[[Path], _T]:
+    """Recordings of the tests, which nobody changes, are read once a process: what is read must not be changed."""
+    kept = functools.cache(read)
+    return functools.wraps(read)(lambda folder: kept(folder) if folder.parent == RECORDINGS else read(folder))
 
 
 def binlogs(folder: Path) -> Iterator[Any]:
@@ -40,7 +49,8 @@ def binlogs(folder: Path) -> Iterator[Any]:
         at += size
 
 
-def committed(folder: Path) -> list[tuple[int, int, bytes]]:
+@_once
+def committed(folder: Path) -> tuple[tuple[int, int, bytes], ...]:
     """(commit_ts, start_ts, Prewrite payload) of every committed transaction, ascending."""
     prewrites, commits = {}, {}
     for binlog, payload in binlogs(folder):
@@ -48,7 +58,7 @@ def committed(folder: Path) -> list[tuple[int, int, bytes]]:
             prewrites[binlog.start_ts] = payload
         elif binlog.tp == 1:
             commits[binlog.start_ts] = binlog.commit_ts
-    return sorted((commit_ts, start_ts, prewrites[start_ts]) for start_ts, commit_ts in commits.items())
+    return tuple(sorted((commit_ts, start_ts, prewrites[start_ts]) for start_ts, commit_ts in commits.items()))
 
 
 def jobs(folder: Path) -> dict[int, dict[str, Any]]:
@@ -66,26 +76,41 @@ def jobs(folder: Path) -> dict[int, dict[str, Any]]:
     return found
 
 
+@_once
+def _meta_values(folder: Path) -> Mapping[bytes, bytes]:
+    """By key, in their order."""
+    values: dict[bytes, bytes] = {}
+    with gzip.open(folder / "tikv-meta.jsonl.gz", "rt", encoding="utf-8") as lines:
+        for line in lines:
+            if line.startswith(("{", '["')):
+                pair = json.loads(line)
+                key, value = pair if isinstance(pair, list) else list(pair.values())[:2]
+                values[bytes.fromhex(key)] = bytes.fromhex(value)
+    return MappingProxyType(dict(sorted(values.items())))
+
+
 class MetaKeys:
     """TiDB's meta keys of a recording, as they were at its end, in place of TiKV and PD."""
 
     def __init__(self, folder: Path) -> None:
-        self._values: dict[bytes, bytes] = {}
-        with gzip.open(folder / "tikv-meta.jsonl.gz", "rt", encoding="utf-8") as lines:
-            for line in lines:
-                if line.startswith(("{", '["')):
-                    pair = json.loads(line)
-                    key, value = pair if isinstance(pair, list) else list(pair.values())[:2]
-                    self._values[bytes.fromhex(key)] = bytes.fromhex(value)
+        self._values = _meta_values(folder)
 
     def get(self, key: bytes, ts: int) -> bytes | None:
         return self._values.get(key)
 
     def scan(self, start: bytes, end: bytes, ts: int, limit: int = 256) -> Iterator[tuple[bytes, bytes]]:
-        return ((key, self._values[key]) for key in sorted(self._values) if start <= key < end)
+        return ((key, value) for key, value in self._values.items() if start <= key < end)
 
     def tso(self) -> int:
         return 1 << 62
+
+
+@_once
+def _has_old_collations(folder: Path) -> bool:
+    """As the stand-in TiKV says it is, which isn't there."""
+    shown = shown_new_collations(_meta_values(folder).items(), (payload for _, payload in binlogs(folder)))
+    said = json.loads((folder / "recording.json").read_text()).get("new_collation_enabled")
+    return False in (shown, said)
 
 
 def land(folder: Path, url: str, transactions: int = 1000, through: int | None = None, cluster_id: int = 7) -> RelayLog:
@@ -94,10 +119,7 @@ def land(folder: Path, url: str, transactions: int = 1000, through: int | None =
     rows = [row for row in committed(folder) if through is None or row[0] <= through]
     meta: Any = MetaKeys(folder)
     history = SchemaHistory()
-    # As the stand-in TiKV says it is, which isn't there
-    shown = shown_new_collations(meta.scan(b"m", b"n", 0), (payload for _, payload in binlogs(folder)))
-    said = json.loads((folder / "recording.json").read_text()).get("new_collation_enabled")
-    if False in (shown, said):
+    if _has_old_collations(folder):
         history.use_old_collations()
     landing = LandingSchema(history, meta, meta)
     lo = rows[0][0] - 1
@@ -114,7 +136,7 @@ def land(folder: Path, url: str, transactions: int = 1000, through: int | None =
         totals = exploder.totals
         spans = {
             i: TableSpan(t.rows, t.first_commit_ts, t.last_commit_ts, t.oldest_version, t.newest_version)
-            for i, t in totals.tables.items()
+            for i, t in totals.by_table.tables().items()
         }
         schema = landing.resolve(totals.ddls, spans, lambda _: True)
         window = Window(

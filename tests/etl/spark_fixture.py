@@ -56,6 +56,11 @@ class SparkServer:
                     raise RuntimeError(f"Spark Connect did not start: {self.log.read_text()[-2000:]}") from None
                 time.sleep(0.1)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and has not ended since."""
+        return self._process is not None and self._process.poll() is None
+
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
         """Stopped (SIGSTOP) inside, but for its Python workers."""

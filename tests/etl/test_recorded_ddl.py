@@ -122,6 +122,9 @@ def test_a_past_move_is_the_same_after_it_was_written_and_read(move: PastMove) -
 @given(BATCHES)
 def test_a_batch_of_windows_is_the_same_after_it_was_written_and_read(batch: BatchDocument) -> None:
     assert BatchDocument.from_json(through_json(batch.to_json())) == batch
+    text = batch.to_text()
+    assert BatchDocument.from_text(text) == BatchDocument.from_text(batch.to_text()) == batch
+    assert BatchDocument.from_text(json.dumps(json.loads(text), indent=1)) == batch
 
 
 @given(RECORDED)

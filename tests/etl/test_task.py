@@ -1,11 +1,13 @@
 """What becomes of a task's errors."""
 
+from types import SimpleNamespace
+
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from errors import DefectError
 from errors.of_tasks import say_way_out
-from etl import task
+from etl import task, waiting
 from etl.settings.pipelines import pipelines
 from etl.sinks import ApplyError
 from etl.task import TaskStopped, run_beside, run_task
@@ -34,6 +36,22 @@ def test_what_passes_is_tried_again_in_the_same_task(relay):
     assert run_task(pipelines()[""], "land", work) == {"done": True}
     assert attempts == [relay.url] * 3
     assert relay.failures.list() == []
+
+
+def test_trouble_after_it_has_got_on_is_a_new_one_which_is_waited_for_from_the_beginning(relay, monkeypatch):
+    clock, delays = [0.0], []
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(time=lambda: clock[0], monotonic=lambda: clock[0]))
+    monkeypatch.setattr(task.time, "sleep", delays.append)
+
+    def work(settings, got_on):
+        got_on(None)
+        if len(delays) == 3:
+            return {}
+        clock[0] += 36
+        raise ConnectionResetError("killed")
+
+    run_task(pipelines()[""], "apply", work)
+    assert delays == [0.1] * 3
 
 
 def test_a_terminal_error_ends_the_task_for_good_and_is_there_to_be_read_until_it_goes_on(relay, caplog):

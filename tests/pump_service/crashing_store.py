@@ -1,28 +1,39 @@
-"""Child of test_store_crash: writes transactions, prints the number of each one once it is acknowledged ("12") and what
-a live reader was given ("r<commit_ts>"), purges.
+"""Lives of a store, for test_store_crash: each is a process, which writes transactions, tells the number of each one
+once it is acknowledged ("12") and what a live reader was given ("r<commit_ts>"), and purges.
+
+`python -m tests.pump_service.crashing_store` forks them, so that none needs a start of its own: a line of its input is
+the arguments of `_live`, as JSON; the answer to it, once that life is over, its exit code.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import signal
 import sys
 import threading
 import time
+import traceback
+from typing import NoReturn
 
-from storekit import BASE, OPTIONS, commit, prewrite
+from pump_service.store import Store, failpoints
+from tests.pump_service.storekit import BASE, OPTIONS, commit, prewrite
 
-from pump_service.store import Store
+_PATIENCE_S = 60
 
 
-def main() -> None:
+def _live(data: str, after: int, failpoint: str, told: str) -> None:
+    """Live on the store in `data`, with a reader from `after` on; what is to be told goes to the file `told`."""
+    failpoints.configure(failpoint)
+    telling = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
     options = dataclasses.replace(OPTIONS, segment_limit=2000, save_interval_s=0.01, sync_interval_s=0.02)
-    store = Store.open(sys.argv[1], options)
+    store = Store.open(data, options)
     slots = threading.Semaphore(4)
 
     def read() -> None:
-        for entity in store.pull(int(sys.argv[2]), threading.Event()):
-            os.write(1, b"r%d\n" % entity.commit_ts)
+        for entity in store.pull(after, threading.Event()):
+            os.write(telling, b"r%d\n" % entity.commit_ts)
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
@@ -31,7 +42,7 @@ def main() -> None:
 
         def done(error: BaseException | None, i: int = i) -> None:
             if error is None:
-                os.write(1, b"%d\n" % i)
+                os.write(telling, b"%d\n" % i)
             slots.release()
 
         slots.acquire()
@@ -44,4 +55,25 @@ def main() -> None:
     store.close()
 
 
-main()
+def _begin(request: str) -> NoReturn:
+    """In the process that was forked."""
+    signal.alarm(_PATIENCE_S)
+    try:
+        _live(*json.loads(request))
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def _main() -> None:
+    for request in sys.stdin:
+        assert threading.active_count() == 1, "others' locks would never be given back in a process that is forked"
+        pid = os.fork()
+        if not pid:
+            _begin(request)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,12 +1,17 @@
 """Kill -9 in the middle of writing: what was acknowledged is there after a restart, once, and a reader sees no gap."""
 
+import os
+import signal
 import threading
+import time
 
 import grpc
 import pytest
 
-from tests.pump_service.pumpkit import Client, Site, binlog
+from pump_service.lane import LaneClient
+from tests.pump_service.pumpkit import CLUSTER, Client, Site, binlog
 from tests.pump_service.storekit import eventually
+from upstream import pb
 
 
 @pytest.fixture
@@ -61,3 +66,49 @@ def test_acknowledged_transactions_survive_kill_9_once_each(site):
     assert seen == sorted(set(seen)), "a commit came twice or out of order"
     missing = acknowledged.items() - seen
     assert not missing, f"{len(missing)} acknowledged transactions are lost"
+
+
+def answered(client, *payloads):
+    """Sends one after the other, a moment apart as in calm traffic, and waits for all answers."""
+    streams = []
+    for payload in payloads:
+        streams += client.send([pb.pump.WriteBinlogReq(clusterID=CLUSTER, payload=payload).SerializeToString()])
+        time.sleep(0.005)
+    answers = []
+    while len(answers) < len(streams):
+        answers += client.receive()
+    assert sorted(answers) == [(stream, "") for stream in streams]
+
+
+def test_commits_that_were_answered_with_the_next_prewrite_survive_kill_9_and_a_freeze(site):
+    pump = site.pump("calm")
+    lo, expected, start = site.pd.ts(), [], 0
+    for _ in range(3):
+        host, port = pump.address.rsplit(":", 1)
+        client = LaneClient(host, int(port))
+        for turn in range(12):
+            if start:
+                expected.append((site.pd.ts(), start))
+                following = site.pd.ts()
+                if turn == 6:
+                    os.kill(pump.process.pid, signal.SIGSTOP)
+                    threading.Timer(0.2, os.kill, (pump.process.pid, signal.SIGCONT)).start()
+                answered(client, binlog(1, *reversed(expected[-1])), binlog(0, following, value=b"v"))
+                start = following
+            else:
+                start = site.pd.ts()
+                answered(client, binlog(0, start, value=b"v"))
+        pump.kill()
+        client.close()
+        pump.start()
+    last = Client(pump.address)
+    last.write(binlog(2, start))
+    end = last.transaction(site.pd, b"last")[1]
+    seen = []
+    for response in last.pull(lo):
+        meta = response.entity.meta
+        if meta.startTs != meta.commitTs:
+            seen.append((meta.commitTs, meta.startTs))
+        if meta.commitTs >= end:
+            break
+    assert seen[:-1] == expected and len(expected) == 35

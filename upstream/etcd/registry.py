@@ -92,6 +92,8 @@ class Registry:
     def __init__(self, etcd: EtcdClient, prefix: str = PREFIX) -> None:
         self._etcd = etcd
         self._prefix = prefix.rstrip("/")
+        self._known: dict[str, dict[KeyValue, NodeStatus]] = {}
+        """Of each kind what was listed last: mostly it is the same again."""
 
     def pumps(self) -> list[NodeStatus]:
         """All pumps, in every state, by node id."""
@@ -121,8 +123,9 @@ class Registry:
         return NodeWatch(folder, self._etcd.watch_prefix(folder))
 
     def _list(self, kind: str) -> list[NodeStatus]:
-        items = self._etcd.range_prefix(f"{self._prefix}/{kind}/").items
-        return sorted((_read(item) for item in items), key=lambda status: status.node_id)
+        items, known = self._etcd.range_prefix(f"{self._prefix}/{kind}/").items, self._known.get(kind, {})
+        found = self._known[kind] = {item: known.get(item) or _read(item) for item in items}
+        return sorted(found.values(), key=lambda status: status.node_id)
 
     def _get(self, kind: str, node_id: str) -> NodeStatus | None:
         item = self._etcd.get(f"{self._prefix}/{kind}/{node_id}")

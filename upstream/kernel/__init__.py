@@ -6,9 +6,7 @@ Without it nothing is found, and rows are decoded by `upstream.rows`, which give
 
 from __future__ import annotations
 
-import os
-import sys
-from importlib import import_module
+from upstream.compiled import is_usable
 
 EDITION = 2
 """Of `compiled.c`: what was compiled from another edition isn't used."""
@@ -19,17 +17,7 @@ UNLOOKED, NUMBER, MOMENT, BYTES = range(4)
 DIFFERENT, SAME, UNSURE = range(3)
 """What two images are to each other."""
 
-
-def _is_usable() -> bool:
-    if os.environ.get("SLUICE_KERNEL") == "plain" or sys.byteorder != "little":  # it reads cells as numpy writes words
-        return False
-    try:
-        return bool(import_module("upstream.kernel._compiled").EDITION == EDITION)
-    except ImportError:  # there was no compiler
-        return False
-
-
-IS_COMPILED = _is_usable()
+IS_COMPILED = is_usable(__name__, EDITION)
 if IS_COMPILED:
     from upstream.kernel._compiled import alike, gather, walk
 else:

@@ -6,32 +6,26 @@ Without it nothing is found, and rows are written by way of Arrow (`etl.formats.
 
 from __future__ import annotations
 
-from importlib import import_module
-
 from etl.formats.kernel.plain import Spec
 from upstream import kernel
+from upstream.compiled import is_usable
 
-EDITION = 2
+EDITION = 3
 """Of `compiled.c`: what was compiled from another edition isn't used."""
 
 GIVEN, SIGNED, UNSIGNED, YEAR, TEXT, BINARY, FIXED, DATE, DATETIME, TIME, ENUM = range(11)
 """How a column's values are written; GIVEN ones come as text."""
 
+FEW = 64
+"""Changes at most of which `net` tells what they come to."""
 
-def _is_usable() -> bool:
-    try:
-        return kernel.IS_COMPILED and bool(import_module("etl.formats.kernel._compiled").EDITION == EDITION)
-    except ImportError:  # there was no compiler
-        return False
-
-
-IS_COMPILED = _is_usable()
+IS_COMPILED = kernel.IS_COMPILED and is_usable(__name__, EDITION)
 if IS_COMPILED:
-    from etl.formats.kernel._compiled import lines
+    from etl.formats.kernel._compiled import lines, net
 else:
-    from etl.formats.kernel.plain import lines
+    from etl.formats.kernel.plain import lines, net
 
 __all__ = [
-    "BINARY", "DATE", "DATETIME", "ENUM", "FIXED", "GIVEN", "IS_COMPILED", "SIGNED", "TEXT", "TIME", "UNSIGNED", "YEAR",
-    "Spec", "lines",
+    "BINARY", "DATE", "DATETIME", "ENUM", "FEW", "FIXED", "GIVEN", "IS_COMPILED", "SIGNED", "TEXT", "TIME", "UNSIGNED",
+    "YEAR", "Spec", "lines", "net",
 ]  # fmt: skip

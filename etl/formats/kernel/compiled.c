@@ -1,4 +1,5 @@
-/* The compiled kernel of LOAD DATA's text: rows whose values `upstream.kernel` has found, a line each.
+/* The compiled kernel of LOAD DATA's text: rows whose values `upstream.kernel` has found, a line each; and what few changes of
+   such rows come to.
 
    A value that is out of its range, text that isn't utf-8, a value that isn't there and has no default: then the answer is None,
    and the Python code that calls it writes the rows by way of Arrow, or says what is wrong with them. No error is made here.
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EDITION 2 /* as in __init__.py: what was compiled from other sources isn't used */
+#define EDITION 3 /* as in __init__.py: what was compiled from other sources isn't used */
 
 enum { NIL, COMPACT = 2, FLOAT = 5, DECIMAL, DURATION, VARINT, UVARINT, JSON, ABSENT = 255 }; /* a datum's flags */
 /* How a column's values are written; __init__.py has the same numbers. */
@@ -351,8 +352,94 @@ done:
     return result;
 }
 
+enum { FEW = 64 }; /* changes; __init__.py has the same number */
+
+/* Whether two cells of a key are the same value; -1 where that takes a closer look. */
+static int same_key(const Py_buffer *data, Cell a, Cell b) {
+    u8 flag = flag_of(a), other = flag_of(b);
+    /* An unsigned handle is a VARINT in rows that come, and an UVARINT in others. */
+    if ((flag == VARINT || flag == UVARINT) && (other == VARINT || other == UVARINT)) return a.word == b.word;
+    if (flag != other) return -1;
+    uint64_t most = (uint64_t)data->len, p = start_of(a), q = start_of(b);
+    if (flag != COMPACT || p > most || a.word > most - p || q > most || b.word > most - q) return -1;
+    return a.word == b.word && (!a.word || !memcmp((const u8 *)data->buf + p, (const u8 *)data->buf + q, (size_t)a.word));
+}
+
+typedef struct {
+    const u8 *row;      /* an image with the key */
+    uint64_t order;
+    int64_t first, now; /* the first old image, -1 if a new one came before; the last new one, -1 if an old one came behind */
+} Key;
+
+/* net(data, old cells, new cells, slots, key slots, kinds) -> (gone old, new only, kept old, kept new), int64 places of images, or None.
+   Keys that are one number come in their order, others as they are met first. */
+static PyObject *net(PyObject *module, PyObject *args) {
+    Py_buffer data, cells[2], slots_of_key, kinds;
+    Py_ssize_t slots, keys = 0, counts[4] = {0, 0, 0, 0};
+    PyObject *result = NULL;
+    Key found[2 * FEW];
+    int64_t places[4][2 * FEW], at[2] = {0, 0};
+    if (!PyArg_ParseTuple(args, "y*y*y*ny*y*", &data, cells, cells + 1, &slots, &slots_of_key, &kinds)) return NULL;
+    Py_ssize_t width = slots_of_key.len / 8;
+    int is_number = width == 1;
+    if (slots <= 0 || !width || kinds.len > FEW || cells[0].len % (16 * slots) || cells[1].len % (16 * slots)) goto wrong;
+    for (Py_ssize_t k = 0; k < width; k++)
+        if (i64(slots_of_key.buf, k) < 0 || i64(slots_of_key.buf, k) >= slots) goto wrong;
+    for (Py_ssize_t change = 0; change < kinds.len; change++) {
+        u8 kind = ((const u8 *)kinds.buf)[change];
+        for (int is_new = kind == 0; is_new < (kind == 2 ? 1 : 2); is_new++) { /* 0 insert, 1 update, 2 delete */
+            if (kind > 2 || (at[is_new] + 1) * slots * 16 > cells[is_new].len) goto wrong;
+            const u8 *row = (const u8 *)cells[is_new].buf + 16 * slots * at[is_new];
+            Py_ssize_t i = 0;
+            for (int same = 0; i < keys && !same; i += !same) {
+                same = 1;
+                for (Py_ssize_t k = 0; k < width && same > 0; k++) {
+                    Cell a, b;
+                    memcpy(&a, found[i].row + 16 * i64(slots_of_key.buf, k), 16);
+                    memcpy(&b, row + 16 * i64(slots_of_key.buf, k), 16);
+                    same = same_key(&data, a, b);
+                }
+                if (same < 0) goto refused;
+            }
+            if (i == keys) {
+                Cell own;
+                memcpy(&own, row + 16 * i64(slots_of_key.buf, 0), 16);
+                if (!keys && same_key(&data, own, own) < 0) goto refused;
+                is_number &= flag_of(own) != COMPACT;
+                found[keys++] = (Key){row, own.word ^ (uint64_t)1 << 63, is_new ? -1 : at[0], is_new ? at[1] : -1};
+            } else {
+                if ((found[i].now >= 0) == is_new) goto refused; /* they can't follow one another */
+                found[i].now = is_new ? at[1] : -1;
+            }
+            at[is_new]++;
+        }
+    }
+    for (Py_ssize_t i = 1; is_number && i < keys; i++)
+        for (Py_ssize_t j = i; j && found[j].order < found[j - 1].order; j--) {
+            Key other = found[j];
+            found[j] = found[j - 1], found[j - 1] = other;
+        }
+    for (Py_ssize_t i = 0; i < keys; i++) {
+        int64_t first = found[i].first, now = found[i].now;
+        if (first >= 0 && now < 0) places[0][counts[0]++] = first;
+        if (first < 0 && now >= 0) places[1][counts[1]++] = now;
+        if (first >= 0 && now >= 0) places[2][counts[2]++] = first, places[3][counts[3]++] = now;
+    }
+    result = Py_BuildValue("(y#y#y#y#)", places[0], 8 * counts[0], places[1], 8 * counts[1], places[2], 8 * counts[2], places[3], 8 * counts[3]);
+    goto done;
+refused:
+    result = Py_NewRef(Py_None);
+    goto done;
+wrong:
+    PyErr_SetString(PyExc_ValueError, "cells of other changes");
+done:
+    PyBuffer_Release(&data), PyBuffer_Release(cells), PyBuffer_Release(cells + 1), PyBuffer_Release(&slots_of_key), PyBuffer_Release(&kinds);
+    return result;
+}
+
 static PyMethodDef functions[] = {
     {"lines", lines, METH_VARARGS, NULL},
+    {"net", net, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,4 +1,4 @@
-"""The kernel's function for where it can't be compiled."""
+"""The kernel's functions for where it can't be compiled."""
 
 # ruff: noqa: PLR0913 - the arguments are those of the compiled function, which takes them by position
 
@@ -18,6 +18,19 @@ def lines(
     `columns`: of the first slots: how its values are written, digits behind the point, what stands for a value that
     isn't there, an ENUM's names, and of GIVEN ones offsets (int64) and text. `escapes`: for each byte the letter that
     stands for it behind a backslash, or 0.
+
+    Here it is always None.
+    """
+    return None
+
+
+def net(
+    data: Any, old: bytes, new: bytes, slots: int, key: bytes, kinds: bytes, /
+) -> tuple[bytes, bytes, bytes, bytes] | None:
+    """The net effect of few changes of a table, given in order, by the key in some slots (`key`: int64): places (int64)
+    of old images of rows to delete, of new images of rows that did not exist before, of old and new ones of rows that
+    existed and still exist. None if values of the key aren't all numbers, or all text, or the changes can't
+    follow one another.
 
     Here it is always None.
     """

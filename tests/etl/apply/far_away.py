@@ -77,7 +77,7 @@ def main(delay_ms: float = 50, mode: str = "parallel", max_rows: int = 25_000, w
         server.start()
         try:
             _, values = backlog.load(RECORDING)
-            rows = committed(RECORDING)
+            rows = list(committed(RECORDING))
             more = backlog.again(values, REPEATED)
             end = rows[-1][0]
             for n, (value, _) in enumerate(more):

@@ -25,6 +25,7 @@ from etl.apply import BatchReport, run_apply
 from etl.apply.run import ApplyError
 from etl.operate import accept
 from etl.settings import Apply, Relay, Settings, Upstream
+from etl.shapes.few_changes import FEW
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.random_history import CREATE, TABLES, History
@@ -58,12 +59,12 @@ def settings_for(server: MariaDBServer, url: str, max_rows: int, mode: str = "at
 )
 @given(
     st.integers(0, 2**32), st.integers(5, 120), st.lists(st.integers(1, 40), min_size=1, max_size=4),
-    st.sampled_from([1, 20, 100_000]), st.sampled_from([3, 100_000]),
+    st.sampled_from([1, 20, 100_000]), st.sampled_from([3, 100_000]), st.sampled_from([0, 5, FEW]),
 )  # fmt: skip
 def test_any_history_in_any_windows_ends_like_the_model(
-    mariadb: MariaDBServer, mode: str, seed: int, count: int, sizes: list[int], max_rows: int, portion: int
+    mariadb: MariaDBServer, mode: str, seed: int, count: int, sizes: list[int], max_rows: int, portion: int, few: int
 ) -> None:
-    """`portion`: so many rows are decoded at a time."""
+    """`portion`: so many rows are decoded at a time; `few`: so many changes of a table aren't divided."""
     history = History(seed)
     history.grow(count)
     with contextlib.closing(fresh(mariadb)) as connection, tempfile.TemporaryDirectory() as folder:
@@ -73,6 +74,7 @@ def test_any_history_in_any_windows_ends_like_the_model(
             return
         config = settings_for(mariadb, f"file://{folder}", max_rows, mode)
         with (
+            mock.patch("etl.shapes.few_changes.FEW", few),
             mock.patch("etl.shapes.raw_changes.PORTION_ROWS", portion),
             mock.patch("etl.shapes.table_changes.PORTION_ROWS", portion),
         ):
@@ -109,7 +111,7 @@ def test_a_process_killed_at_random_points_loses_and_repeats_nothing(
     mariadb: MariaDBServer, tmp_path: Path, mode: str
 ) -> None:
     history = History(4)
-    history.grow(1200 if mode == "atomic" else 250)
+    history.grow(1800 if mode == "atomic" else 250)
     connection = fresh(mariadb)
     url = f"file://{tmp_path}/relay"
     last = history.land(url, [5, 17, 3]).last()
@@ -118,7 +120,7 @@ def test_a_process_killed_at_random_points_loses_and_repeats_nothing(
     rng = random.Random(1)
 
     def ends(packets: int) -> int:
-        """A process that dies after so many packets to the server, with the last one's answer if negative."""
+        """A process that dies after so many writes to the server, with the last one's answer if negative."""
         done = subprocess.run(
             [sys.executable, "-c", _CHILD, url, str(mariadb.port), str(last.hi), mode, str(packets)],
             cwd=root,
@@ -127,7 +129,10 @@ def test_a_process_killed_at_random_points_loses_and_repeats_nothing(
         return done.returncode
 
     for _ in range(5):
-        assert ends(rng.randint(40, 160) * rng.choice([1, -1])) == -signal.SIGKILL
+        # A transaction of mode atomic is two of them, setting up a session some thirty.
+        assert (
+            ends(rng.randint(*((35, 50) if mode == "atomic" else (40, 160))) * rng.choice([1, -1])) == -signal.SIGKILL
+        )
     assert 0 < checkpoint(connection) < last.hi
     assert ends(0) == 0
     assert checkpoint(connection) == last.hi

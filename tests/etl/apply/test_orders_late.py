@@ -154,10 +154,8 @@ def test_a_skip_that_comes_during_the_commit_is_refused_and_not_kept(
     story.insert(ITEM, {"id": 2, "v": 2})
     settings, relay, at = settings_of(story, "atomic"), story._relay, story._ts
     loaded: list[bool] = []
-    load = MySQLSession.load
-    monkeypatch.setattr(
-        MySQLSession, "load", lambda self, *args, **more: (loaded.append(True), load(self, *args, **more))[1]
-    )
+    send = MySQLSession.send_ahead
+    monkeypatch.setattr(MySQLSession, "send_ahead", lambda self, orders: (loaded.append(True), send(self, orders))[1])
     skip = lambda: operate.skip_transaction(settings, at)  # noqa: E731
     with meanwhile(monkeypatch, "commit", skip, lambda: bool(relay.decisions.list()), lambda: bool(loaded)) as came:
         go_on(story, "atomic")

@@ -21,6 +21,7 @@ from etl.landing import run_land
 from etl.ownership import CopyAwaitedError, Pipeline, await_copy
 from relay import RelayLog
 from relay.jobs import PAUSE, Jobs, LeaseLostError
+from tests.cli.typed import ROOT, started, typed
 from tests.etl.copy.copying import RECORDING
 from tests.etl.copy.small_dump import small_dump
 from tests.etl.mariadb_fixture import MariaDBServer
@@ -29,7 +30,6 @@ from tests.etl.relay_from_recording import committed
 from tests.etl.snapshots import differences
 from upstream import EtcdClient, Registry
 
-ROOT = Path(__file__).resolve().parents[3]
 POSITION = 470629588824227844
 
 Sluice = Callable[..., subprocess.CompletedProcess[str]]
@@ -69,11 +69,8 @@ def config(pd_url: str, spark_remote: str, mariadb: MariaDBServer, tmp_path: Pat
 
 @pytest.fixture
 def sluice(config: Path) -> Sluice:
-    def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "cli", *arguments, "--config", str(config)],
-            cwd=ROOT, capture_output=True, text=True, timeout=300, env=os.environ | {"SLUICE_HOME": str(config.parent)},
-        )  # fmt: skip
+    def run(*arguments: str, code: int = 0, how: Sluice = typed) -> subprocess.CompletedProcess[str]:
+        done = how(*arguments, "--config", str(config), env={"SLUICE_HOME": str(config.parent)})
         assert done.returncode == code, (done.stdout, done.stderr)
         return done
 
@@ -158,7 +155,7 @@ def test_a_damaged_file_is_named_and_the_same_command_goes_on_once_it_is_whole(
     whole = file.read_bytes()
     file.write_bytes(whole.replace(b"|+|p7\r\n", b"p7\r\n", 1))
     offset = whole.index(b"7|+|2024-08-11|+|p7")
-    said = sluice("bootstrap", "--from", str(dump), code=4).stderr
+    said = sluice("bootstrap", "--from", str(dump), code=4, how=started).stderr
     assert f"bank.parts.000000000.csv, byte {offset}: the row has 2 fields, 3 columns are expected" in said
     file.write_bytes(whole)
     assert "6 tables, 8,732 rows are downstream" in sluice("bootstrap", "--from", str(dump)).stdout

@@ -13,14 +13,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.explode import BinlogDecodeError, Exploder
+from etl.explode import BinlogDecodeError, Exploder, kernel
+from etl.explode.kernel import plain
 from relay import PART_SCHEMA
+from tests.compiled_kernels import compiled_kernel
 from tests.etl.relay_from_recording import RECORDINGS, committed
 from upstream import pb
 from upstream.schema import MAX_USER_TABLE_ID
 from upstream.window_schema import WINDOW_SCHEMA
 
 INSERT, UPDATE, DELETE = 0, 1, 4
+
+
+@pytest.fixture(autouse=True, scope="module", params=["compiled", "plain"])
+def way(request, tmp_path_factory):
+    """With the compiled kernel, and without."""
+    found = plain
+    if request.param == "compiled":
+        found = compiled_kernel("etl/explode/kernel", tmp_path_factory.mktemp("explode"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "scan", found.scan)
+        patch.setattr(kernel, "columns", found.columns)
+        yield
 
 
 def window_batch(rows):
@@ -79,8 +93,8 @@ def test_a_recording_gives_all_its_changes_in_commit_order(name, batch_rows):
     assert list(zip(*(column.to_pylist() for column in table.columns))) == expected
     assert [(d.commit_ts, d.job_id, d.schema_state, d.query) for d in totals.ddls] == ddls
     assert (totals.transactions, totals.changes, totals.fake_ddls) == (len(rows), len(expected), fakes)
-    assert sum(t.rows for t in totals.tables.values()) == len(expected)
-    for table_id, span in totals.tables.items():
+    assert sum(t.rows for t in totals.by_table.tables().values()) == len(expected)
+    for table_id, span in totals.by_table.tables().items():
         commits = [change[0] for change in expected if change[3] == table_id]
         assert (span.rows, span.first_commit_ts, span.last_commit_ts) == (len(commits), commits[0], commits[-1])
 

@@ -8,8 +8,9 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.explode import BinlogDecodeError, _wire_scan
+from etl.explode import BinlogDecodeError, _wire_scan, kernel
 from etl.explode._wire_scan import FIXED32, FIXED64, LENGTH, RUN, VARINT, WireError, scan
+from etl.explode.kernel import plain
 from tests.etl.explode.test_explode import DELETE, INSERT, UPDATE, explode
 from upstream import pb
 from upstream.codec.varint import encode_uvarint
@@ -18,6 +19,7 @@ from upstream.schema import MAX_USER_TABLE_ID
 
 @pytest.fixture(params=[1, 3, 10**9], ids=["in steps", "steps, then one by one", "one by one"])
 def way(request, monkeypatch):
+    monkeypatch.setattr(kernel, "scan", plain.scan)
     monkeypatch.setattr(_wire_scan, "_FEW", request.param)
     monkeypatch.setattr(_wire_scan, "_LONG", 300 if request.param == 3 else 2**40)
 

@@ -8,10 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from etl.downstream import DownstreamError, MySQLSession
+from etl.downstream import DownstreamError, Load, LoadOutcome, MySQLSession
 from etl.formats.layout import Layout
-from etl.formats.load_data import UnsupportedColumnError, format_load, replace_statements
+from etl.formats.load_data import UnsupportedColumnError, format_load, insert_statement, replace_statements
 from etl.formats.sql_text import quote_table, row_conditions
 from upstream.codec.float import format_float
 from upstream.schema import Column, Table
@@ -165,9 +167,20 @@ def make(name: str) -> tuple[Table, str, dict[str, pa.Array], int]:
     return table, create, arrays, len(values)
 
 
-@pytest.fixture(params=["LOAD DATA", "REPLACE"])
-def writing(request: pytest.FixtureRequest, session: MySQLSession) -> MySQLSession:
-    """A session whose server takes LOAD DATA, or doesn't."""
+@pytest.fixture(params=["LOAD DATA", "REPLACE", "sent ahead"])
+def writing(request: pytest.FixtureRequest, session: MySQLSession, monkeypatch: pytest.MonkeyPatch) -> MySQLSession:
+    """A session whose server takes LOAD DATA, or doesn't; or that sends few rows as one statement."""
+    if request.param == "sent ahead":
+
+        def load(target: str, layout: Layout, payload: object) -> LoadOutcome:
+            (done,) = session.send_ahead([Load(target, layout, payload, may_replace=False)])
+            if isinstance(done, DownstreamError):
+                raise done
+            assert isinstance(done, LoadOutcome)
+            return LoadOutcome(done.deleted, 0, done.skipped, done.warnings) if done.records < 0 else done
+
+        monkeypatch.setattr(session, "load", load)
+        return session
     session._dialect = replace(session.dialect, has_local_infile=request.param == "LOAD DATA")
     return session
 
@@ -246,6 +259,23 @@ def test_statements_stay_within_the_limit_but_for_single_rows() -> None:
     assert max(map(len, statements[:-1])) < 1100
     assert sum(statement.count(b"\n(") for statement in statements) == 501
     assert statements[-1].endswith(b"yyy',NULL)")
+
+
+FIELDS = st.one_of(
+    st.just(b"\\N"),
+    st.lists(st.sampled_from([b"'", b"\\\\", b"\\t", b"\\n", b"\\0", b"N", b"NULL", b",", b"(", b"x"])).map(b"".join),
+)
+
+
+@given(st.lists(st.tuples(FIELDS, FIELDS), min_size=1, max_size=5), st.booleans())
+def test_one_statement_for_few_rows_is_the_one_that_is_made_field_by_field(
+    rows: list[tuple[bytes, bytes]], replaces: bool
+) -> None:
+    layout = Layout(("a", "b`c"))
+    lines = b"".join(b"\t".join(row) + b"\n" for row in rows)
+    (wanted,) = replace_statements("`d`.`t`", layout, lines)
+    found = insert_statement("`d`.`t`", layout, lines, replaces=replaces)
+    assert found == (wanted if replaces else wanted.replace(b"REPLACE", b"INSERT", 1))
 
 
 def test_rows_are_not_written_as_statements_where_backslashes_do_not_escape(session: MySQLSession) -> None:

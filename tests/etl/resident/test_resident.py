@@ -168,7 +168,18 @@ def test_a_task_whose_process_is_killed_is_told_so_and_may_try_again(wish):
     assert run(wish) != left
 
 
-def test_an_installation_with_which_none_begins_stops_the_task_and_says_why(wish, monkeypatch, tmp_path):
+@pytest.mark.parametrize("before_it_is_told", [True, False])
+def test_an_installation_with_which_none_begins_stops_the_task_and_says_why(
+    before_it_is_told, wish, monkeypatch, tmp_path
+):
+    def begun(*command, **options):
+        one = Popen(*command, **options)
+        if before_it_is_told:
+            one.wait()
+        return one
+
+    Popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", begun)
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho No module named pyarrow >&2\nexit 1\n")
     broken.chmod(0o700)

@@ -25,7 +25,7 @@ from upstream.codec import row as codec
 from upstream.codec.varint import encode_uvarint
 from upstream.found import FoundImages, RowLayout, find_images
 from upstream.kernel import DIFFERENT, SAME, UNSURE, plain
-from upstream.rows import ROWID_NAME, RowDecodeError, encode_delete, encode_insert, encode_update
+from upstream.rows import ROWID_NAME, RowDecodeError, check_collations, encode_delete, encode_insert, encode_update
 from upstream.schema import Table
 
 Rows = list[dict[str, Any]]
@@ -189,6 +189,13 @@ def test_damaged_rows_are_refused_as_they_are_by_decoding_or_read_alike(
     table, rows = batch
     rows = [rows[at % len(rows)] for at in range(len(kinds))]
     bytes_sent = damaged(encoded(table, rows, kinds), data)
+    inserted = [row for kind, row in zip(kinds, bytes_sent, strict=True) if kind == INSERT]
+    layout = RowLayout.of(table)
+    if layout is not None and layout.shows_collations and inserted:
+        try:
+            check_collations(table, inserted[0])
+        except RowDecodeError:
+            return  # said before anything is looked for
     found = find(table, kinds, bytes_sent)
     if found is None:
         return  # then decoding has it

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench.far_proxy import FarProxy
-from etl.downstream import AHEAD, DownstreamError, Load, LoadOutcome, MySQLSession
+from etl.downstream import AHEAD, DownstreamError, Load, LoadOutcome, MySQLSession, Question
 from etl.formats.layout import Layout
 from etl.sinks.sink import ApplyError
 from etl.sinks.step_writer import StepWriter
@@ -24,18 +24,32 @@ from tests.etl.mariadb_fixture import MariaDBServer
 
 TABLES = 5
 LAYOUT = Layout(("id", "v"))
+MANY = 4000
+"""Rows, so many that they aren't one statement with values."""
+
+
+def text(first: int, count: int = MANY) -> bytes:
+    """Lines of rows with keys from `first` on."""
+    return b"".join(b"%d\t1\n" % (first + n) for n in range(count))
 
 
 @pytest.fixture
 def filled(session: MySQLSession) -> MySQLSession:
     """Tables of which each has the rows 0 to 9, in a transaction."""
-    session.query("CREATE DATABASE d")
-    for number in range(TABLES):
-        session.query(f"CREATE TABLE d.t{number} (id int PRIMARY KEY, v int NOT NULL)")
-        session.query(f"INSERT INTO d.t{number} VALUES {','.join(f'({n},0)' for n in range(10))}")
-    session.query("COMMIT")
+    fill(session)
     session.query("BEGIN")
     return session
+
+
+def fill(session: MySQLSession) -> None:
+    """Have each of the tables hold the rows 0 to 9 and no other."""
+    session.query("CREATE DATABASE IF NOT EXISTS d")
+    for number in range(TABLES):
+        session.query(f"CREATE TABLE IF NOT EXISTS d.t{number} (id int PRIMARY KEY, v int NOT NULL)")
+    for number in range(TABLES):
+        session.query(f"DELETE FROM d.t{number}")
+        session.query(f"INSERT INTO d.t{number} VALUES {','.join(f'({n},0)' for n in range(10))}")
+    session.query("COMMIT")
 
 
 def load(table: int, rows: dict[int, object], *, replaces: int = 0) -> Step:
@@ -61,6 +75,7 @@ ONE = st.one_of(
     ),
     st.builds(delete, st.integers(0, TABLES - 1), st.lists(st.integers(0, 30), min_size=1, max_size=5, unique=True)),
     st.builds(lambda key: load(0, {key: "no number"}), st.integers(40, 50)),
+    st.builds(lambda first: load(1, dict.fromkeys(range(first, first + MANY), 1)), st.integers(31, 50)),
 )  # fmt: skip
 
 
@@ -72,13 +87,8 @@ def test_it_ends_as_if_each_step_had_been_waited_for(mariadb: MariaDBServer, ste
     for ahead in (False, True):
         with contextlib.closing(MySQLSession(mariadb.downstream)) as session:
             session.connect()
-            session.ahead.allowed = ahead
-            session.query("DROP DATABASE IF EXISTS d")
-            session.query("CREATE DATABASE d")
-            for number in range(TABLES):
-                session.query(f"CREATE TABLE d.t{number} (id int PRIMARY KEY, v int NOT NULL)")
-                session.query(f"INSERT INTO d.t{number} VALUES {','.join(f'({n},0)' for n in range(10))}")
-            session.query("COMMIT")
+            session.ahead.is_refused = not ahead
+            fill(session)
             session.query("BEGIN")
             said = ""
             try:
@@ -107,32 +117,38 @@ def test_hundreds_of_tables_take_a_few_round_trips(mariadb: MariaDBServer, sessi
     assert all(session.query(f"SELECT v FROM d.t{number}") == [(number,)] for number in range(count))
 
 
-def test_a_table_that_is_missing_is_told_of_as_ever_once_it_goes_one_by_one(filled: MySQLSession) -> None:
+def test_a_table_that_is_missing_is_told_of_as_ever(filled: MySQLSession) -> None:
+    with pytest.raises(ApplyError, match=r"table d\.t99, load of 1 rows .*doesn't exist"):
+        StepWriter(filled).write_all([load(0, {20: 1}), load(99, {20: 1}), load(1, {20: 1})])
+    assert filled.sends_ahead
+
+
+def test_a_table_that_is_missing_is_told_of_once_many_rows_go_one_by_one(filled: MySQLSession) -> None:
     """The server refuses before it asks for the rows, which it takes for a command then, and hangs up."""
-    steps = [load(0, {20: 1}), load(99, {20: 1}), load(1, {20: 1})]
+    steps = [load(0, {20: 1}), load(99, dict.fromkeys(range(MANY), 1)), load(1, {20: 1})]
     with pytest.raises(DownstreamError, match=r"t99.*statement by statement") as caught:
         StepWriter(filled).write_all(steps)
     assert caught.value.transient
     filled.connect()
     assert rows_of(filled)[0] == [(n, 0) for n in range(10)], "nothing of it is left"
     assert not filled.sends_ahead
-    with pytest.raises(ApplyError, match=r"table d\.t99, load of 1 rows .*doesn't exist"):
+    with pytest.raises(ApplyError, match=r"table d\.t99, load of 4000 rows .*doesn't exist"):
         StepWriter(filled).write_all(steps)
 
 
 def test_rows_are_never_read_as_commands(mariadb: MariaDBServer, filled: MySQLSession) -> None:
     """A LOAD that is refused, and rows that say COM_QUERY, not even through a proxy that numbers packets anew."""
     filled.commit()
-    text = b"\x03DROP TABLE d.t1 -- \t1\n"
+    rows = b"\x03DROP TABLE d.t1 -- \t1\n" * 1000
     with pytest.raises(DownstreamError):
-        filled.send_ahead([Load("d.missing", LAYOUT, text)])
+        filled.send_ahead([Load("d.missing", LAYOUT, rows)])
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as server:
         threading.Thread(target=renumbering, args=(server, mariadb.port), daemon=True).start()
         through = MySQLSession(replace(mariadb.downstream, port=server.getsockname()[1]))
         with contextlib.closing(through):
             through.connect()
             with pytest.raises(DownstreamError, match="missing"):
-                through.send_ahead([Load("d.missing", LAYOUT, text), b"DELETE FROM d.t0"])
+                through.send_ahead([Load("d.missing", LAYOUT, rows), b"DELETE FROM d.t0"])
     filled.connect()
     assert rows_of(filled) == [[(n, 0) for n in range(10)]] * TABLES
 
@@ -164,14 +180,18 @@ def test_a_statement_that_is_refused_leaves_the_session_usable(filled: MySQLSess
             b"INSERT INTO d.t0 VALUES (20, 1)",
             b"INSERT INTO d.t0 VALUES (20, 1)",
             Load("d.t1", LAYOUT, b"20\tno number\n"),
+            Load("d.t1", LAYOUT, text(100) + b"1\tno number\n"),
             Load("d.t1", LAYOUT, b"21\t1\n22\t1\n"),
+            Load("d.t1", LAYOUT, text(100)),
+            Load("d.t1", LAYOUT, b"21\t1\n23\t1\n", may_replace=False),
+            Question("SELECT id FROM d.missing"),
+            Question("SELECT COUNT(*) FROM d.t1"),
         ]
     )
-    first, second, third, fourth = found
-    assert (first, fourth) == (1, LoadOutcome(2, 0, 0, 0))
-    assert isinstance(second, DownstreamError) and second.code == 1062
-    assert isinstance(third, DownstreamError) and third.code == 1366
-    assert filled.query("SELECT COUNT(*) FROM d.t1") == [(12,)]
+    codes = [each.code if isinstance(each, DownstreamError) else each for each in found]
+    assert codes == [
+        1, 1062, 1366, 1366, LoadOutcome(-1, 2, 0, 0), LoadOutcome(MANY, 0, 0, 0), 1062, 1146, [(12 + MANY,)]
+    ]  # fmt: skip
     assert filled.sends_ahead
 
 
@@ -215,7 +235,9 @@ def test_a_connection_that_breaks_among_them_ends_in_an_error_that_passes(mariad
 def test_answers_to_as_many_as_are_sent_at_once_fit_into_the_network(filled: MySQLSession) -> None:
     """Nobody reads them while the statements are written."""
     found = filled.send_ahead([Load(f"d.t{n % TABLES}", LAYOUT, b"%d\t1\n" % (100 + n)) for n in range(AHEAD)])
-    assert found == [LoadOutcome(1, 0, 0, 0)] * AHEAD
+    assert found == [LoadOutcome(-1, 1, 0, 0)] * AHEAD
+    found = filled.send_ahead([Load(f"d.t{n % TABLES}", LAYOUT, text(1000 + n * MANY)) for n in range(AHEAD)])
+    assert found == [LoadOutcome(MANY, 0, 0, 0)] * AHEAD
     names = filled.query_ahead("SELECT REPEAT('x', 200) FROM d.t0 WHERE id = %s", [(n % 10,) for n in range(AHEAD)])
     assert names == [[("x" * 200,)]] * AHEAD
 
@@ -250,4 +272,4 @@ def test_a_server_that_asks_for_another_file_is_left(mariadb: MariaDBServer, fil
     with contextlib.closing(session):
         session.connect()
         with pytest.raises(DownstreamError, match="a file that was not offered"):
-            session.send_ahead([Load("d.t0", LAYOUT, b"20\t1\n"), Load("d.t1", LAYOUT, b"20\t1\n")])
+            session.send_ahead([Load("d.t0", LAYOUT, text(20)), Load("d.t1", LAYOUT, text(20))])

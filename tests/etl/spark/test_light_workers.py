@@ -40,13 +40,34 @@ _JOBS = (
 )
 
 
+_LOOKING = """
+import importlib, json, os, sys
+import pyarrow  # every worker has it, and it takes longest
+for name in sys.argv[1:]:
+    if not os.fork():
+        module, job = name.split(":")
+        found = getattr(importlib.import_module(module), job).__module__
+        print(json.dumps([name, found, *sys.modules]), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+"""A process that forks one for each job, which finds it as a worker does and says what it has loaded then."""
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, list[str]]:
+    """By job: the module that it says it is of, and the modules that are loaded once it is found."""
+    argv = [sys.executable, "-c", _LOOKING, *_JOBS]
+    said = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    return {job: found for job, *found in map(json.loads, said.stdout.splitlines())}
+
+
 @pytest.mark.parametrize("job", _JOBS)
-def test_a_worker_that_finds_its_job_loads_nothing_that_only_the_client_needs(job: str) -> None:
-    module, name = job.split(":")
-    script = f"import json, sys; from {module} import {name} as job; print(json.dumps([job.__module__, *sys.modules]))"
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    found, *loaded = json.loads(said)
-    assert found == module, "Spark pickles the job by this path"
+def test_a_worker_that_finds_its_job_loads_nothing_that_only_the_client_needs(
+    found: dict[str, list[str]], job: str
+) -> None:
+    module, *loaded = found[job]
+    assert module == job.partition(":")[0], "Spark pickles the job by this path"
     allowed = ("pymysql",) if job in _READS_TIDB else ()
     assert [name for name in loaded if name.startswith(_CLIENT_ONLY) and not name.startswith(allowed)] == []
 

@@ -1,5 +1,6 @@
 """What goes wrong on Spark comes as one of our errors, and says whether it passes."""
 
+import grpc
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
@@ -110,3 +111,14 @@ def test_a_worker_in_which_nothing_of_ours_can_run_is_named_with_what_it_has(mee
     assert f"10.0.0.7 has a Spark worker that doesn't fit: {said}" in str(caught.value)
     assert not caught.value.transient
     assert "packed environment" in caught.value.way_out
+
+
+def test_a_call_whose_channel_another_thread_has_closed_passes():
+    channel = grpc.insecure_channel("127.0.0.1:1")
+    call = channel.unary_unary("/spark.connect.SparkConnectService/Config")
+    channel.close()
+    with pytest.raises(SparkError) as caught, Judge().telling():
+        call(b"", timeout=5)
+    assert caught.value.transient
+    with pytest.raises(ValueError, match="other"), Judge().telling():
+        raise ValueError("other")

@@ -91,3 +91,11 @@ def test_a_job_that_gives_nothing_more_is_given_up_with_a_word_on_executors(spar
         list(stream(spark, frame, 1.0))
     assert "has executors" in caught.value.way_out
     close(spark)
+
+
+def test_the_server_does_not_keep_the_plans_of_jobs_which_have_their_rows_in_them(spark_remote):
+    spark = attach(Spark(spark_remote), "plans")
+    try:
+        assert spark.conf.get("spark.connect.session.planCache.enabled") == "false"
+    finally:
+        close(spark)

@@ -136,25 +136,35 @@ def test_a_worker_that_is_killed_while_changes_are_applied_costs_nothing(
     standalone_cluster.wait_for_executors(2)
 
 
+@pytest.fixture(scope="module")
+def master_away(standalone_cluster: ClusterApart) -> None:
+    """The master is killed, and not there until `master_back`."""
+    standalone_cluster.kill("master")
+
+
+@pytest.fixture(scope="module")
+def master_back(master_away: None, standalone_cluster: ClusterApart) -> None:
+    """The master was killed and restarted, and knows of both executors."""
+    standalone_cluster.start_master()
+    standalone_cluster.wait_for_executors(2)
+
+
+@pytest.mark.usefixtures("master_away")
 def test_sessions_go_on_while_the_master_is_away(
     standalone_cluster: ClusterApart, standalone_store: S3Server, mariadb: MariaDBServer
 ) -> None:
-    standalone_cluster.kill("master")
     settings = settings_of(standalone_cluster, standalone_store.url("types"), mariadb)
     last = land(RECORDINGS / "types", settings.relay.url, 7).last()
     assert last is not None
     run_apply(settings, until_ts=last.hi, run_seconds=240)
     assert differences(RECORDINGS / "types", "end", mariadb) == []
-    standalone_cluster.start_master()
-    standalone_cluster.wait_for_executors(2)
+    assert "master" not in standalone_cluster.pids
 
 
+@pytest.mark.usefixtures("master_back")
 def test_a_master_that_was_restarted_gives_running_sessions_new_executors(
     standalone_cluster: ClusterApart, tmp_path: Path
 ) -> None:
-    standalone_cluster.kill("master")
-    standalone_cluster.start_master()
-    standalone_cluster.wait_for_executors(2)
     standalone_cluster.kill("worker-1")
     standalone_cluster.wait_for_executors(1)
     standalone_cluster.start_worker(1)

@@ -4,6 +4,7 @@ take the shorter way.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import threading
 from collections.abc import Iterator
@@ -34,7 +35,7 @@ _ALL = 1 << 40
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with_patience = Store.open(tmp_path / "pump", OPTIONS)
+    with_patience = Store.open(tmp_path / "pump", dataclasses.replace(OPTIONS, save_interval_s=600.0))
     yield with_patience
     with_patience.close()
 

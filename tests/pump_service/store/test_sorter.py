@@ -182,14 +182,26 @@ def test_only_prewrites_that_waited_are_asked_about_and_not_at_every_look(monkey
     monkeypatch.setattr("pump_service.store.sorter.time", SimpleNamespace(monotonic=lambda: clock.now))
     sorter = Sorter(0, Pointer(0, 0))
     push(sorter, (P, 10, 0), (P, 11, 0), (P, 12, 0), (C, 11, 20))
-    assert sorter.to_ask(0.05, 0.05, 10) == []
+    assert sorter.to_ask(0.05, 0.05, 10) == ([], pytest.approx(0.05))
     clock.now += 0.06
     push(sorter, (P, 13, 0))
-    assert sorter.to_ask(0.05, 0.05, 10) == [10, 12]
-    assert sorter.to_ask(0.05, 0.05, 10) == []
-    clock.now += 0.06
-    assert sorter.to_ask(0.05, 0.05, 2) == [10, 12]
+    assert sorter.to_ask(0.05, 0.05, 10) == ([10, 12], pytest.approx(0.05))
+    clock.now += 0.03
+    assert sorter.to_ask(0.05, 0.05, 10) == ([], pytest.approx(0.02))
+    clock.now += 0.03
+    assert sorter.to_ask(0.05, 0.05, 2) == ([10, 12], 0)
     assert (sorter.oldest_open(), sorter.smallest_open()) == (10, 10)
+
+
+def test_with_more_waiting_than_one_look_sees_the_next_look_is_due_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr("pump_service.store.sorter.time", SimpleNamespace(monotonic=lambda: clock.now))
+    sorter = Sorter(0, Pointer(0, 0))
+    push(sorter, (P, 10, 0), (P, 11, 0), (P, 12, 0))
+    clock.now += 1
+    assert sorter.to_ask(1.0, 1.0, 2) == ([10, 11], 0)
+    push(sorter, (C, 10, 20), (C, 11, 21))
+    assert sorter.to_ask(1.0, 1.0, 2) == ([12], pytest.approx(1.0))
 
 
 def test_a_commit_that_comes_too_late_is_counted_but_a_replay_is_not() -> None:

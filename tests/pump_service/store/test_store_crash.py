@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import os
+import json
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -30,7 +32,7 @@ from tests.pump_service.storekit import (
     write,
 )
 
-CHILD = Path(__file__).parents[1] / "crashing_store.py"
+ROOT = Path(__file__).parents[3]
 STEP = 60_000 << 18
 
 KILLS = [
@@ -57,23 +59,47 @@ KILLS = [
 ASKING = dataclasses.replace(OPTIONS, resolve_after_s=0.05, resolve_retry_s=0.05)
 
 
-class _Life:
-    """A run of the child that ends by SIGKILL: what was acknowledged, and what its reader was given."""
+class _Life(NamedTuple):
+    """What a process had acknowledged, and what its reader was given, when it ended by SIGKILL; `position`: where the
+    reader was.
+    """
 
-    def __init__(self, data: Path, failpoint: str, after: int = 0) -> None:
-        child = subprocess.run(
-            [sys.executable, str(CHILD), str(data), str(after)],
-            env=os.environ | {"SLUICE_FAILPOINTS": failpoint, "PYTHONPATH": str(CHILD.parents[2])},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert child.returncode == -signal.SIGKILL, child.stderr
-        lines = child.stdout.splitlines()
-        self.acknowledged = {int(line) for line in lines if line.isdigit()}
-        self.read = [int(line[1:]) for line in lines if line.startswith("r")]
-        self.position = self.read[-1] if self.read else after
+    acknowledged: set[int]
+    read: list[int]
+    position: int
+
+
+class _Lives:
+    """Where processes begin that live on a store."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.pump_service.crashing_store"],
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def live(self, data: Path, failpoint: str, after: int = 0) -> _Life:
+        """One, from its beginning to its end at the failpoint."""
+        told = self._folder / str(len(list(self._folder.iterdir())))
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(json.dumps([str(data), after, failpoint, str(told)]) + "\n")
+        self._process.stdin.flush()
+        assert int(self._process.stdout.readline()) == -signal.SIGKILL, told.read_text()
+        lines = told.read_text().splitlines()
+        read = [int(line[1:]) for line in lines if line.startswith("r")]
+        return _Life({int(line) for line in lines if line.isdigit()}, read, read[-1] if read else after)
+
+    def close(self) -> None:
+        """Let go of the process that they begin in."""
+        self._process.communicate()
+
+
+@pytest.fixture(scope="module")
+def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Lives]:
+    lives = _Lives(tmp_path_factory.mktemp("told"))
+    yield lives
+    lives.close()
 
 
 def _check(data: Path, acknowledged: set[int], read: list[int]) -> None:
@@ -114,21 +140,23 @@ def _check(data: Path, acknowledged: set[int], read: list[int]) -> None:
 
 
 @pytest.mark.parametrize("kill", KILLS, ids=lambda kill: kill.split("=")[0])
-def test_nothing_acknowledged_is_lost_and_nothing_read_twice(kill: str, tmp_path: Path) -> None:
-    life = _Life(tmp_path / "data", kill)
+def test_nothing_acknowledged_is_lost_and_nothing_read_twice(lives: _Lives, kill: str, tmp_path: Path) -> None:
+    life = lives.live(tmp_path / "data", kill)
     assert life.acknowledged
     _check(tmp_path / "data", life.acknowledged, life.read)
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["index kept", "index lost"])
 @pytest.mark.parametrize("kill", ["index.before_batch", "index.after_batch", "index.before_handled"])
-def test_being_killed_again_while_recovering_changes_nothing(kill: str, lost: bool, tmp_path: Path) -> None:
+def test_being_killed_again_while_recovering_changes_nothing(
+    lives: _Lives, kill: str, lost: bool, tmp_path: Path
+) -> None:
     data = tmp_path / "data"
-    first = _Life(data, "vlog.torn=kill@9")
+    first = lives.live(data, "vlog.torn=kill@9")
     if lost:
         shutil.rmtree(data / "kv")
-    second = _Life(data, f"{kill}=kill@1", first.position)
-    third = _Life(data, f"{kill}=kill@2", second.position)
+    second = lives.live(data, f"{kill}=kill@1", first.position)
+    third = lives.live(data, f"{kill}=kill@2", second.position)
     read = first.read + second.read + third.read
     assert read == sorted(set(read))
     _check(data, first.acknowledged | second.acknowledged | third.acknowledged, read)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pump_service.store import Store, StoreFailedError
+from pump_service.store import Store, StoreFailedError, writer
 from pump_service.store.value_log import ValueLog
 from tests.pump_service.storekit import (
     BASE,
@@ -124,6 +124,18 @@ def test_a_caller_whose_sync_failed_leaves_a_store_that_takes_nothing(
 def test_a_disk_that_was_slow_is_left_to_the_writers_thread(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     write(store, prewrite(BASE))
     store._writer._distrusted_until = float("inf")
+    disk = Held(monkeypatch)
+    disk.go_on.set()
+    answer = Answer()
+    store.submit([prewrite(BASE + 1)], answer, here=True)
+    assert answer.done.wait(60) and disk.threads == ["pump-writer"]
+
+
+def test_a_disk_that_is_slow_for_the_writers_thread_is_left_to_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "_QUICK_S", -1.0)
+    write(store, prewrite(BASE))
     disk = Held(monkeypatch)
     disk.go_on.set()
     answer = Answer()

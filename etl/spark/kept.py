@@ -1,0 +1,272 @@
+"""A function in Spark's workers whose session may be lost: while the server is away, small calls are mapped in this
+process, by the very function.
+
+A Spark Connect server that was killed is there again after ten seconds and more, and its first Python worker some
+seconds later. A small window needs neither: it is some milliseconds of work.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from errors import SluiceError, ours
+from etl.spark import session as spark_session
+from etl.spark.errors import SparkError, SparkUnavailableError, WorkerError, from_worker
+from etl.spark.function import SparkFunction
+from etl.spark.judge import Judge
+from etl.spark.place import Place
+from etl.waiting import Waiting
+
+__all__ = ["SMALL_BYTES", "KeptFunction"]
+
+log = logging.getLogger("sluice.spark")
+
+SMALL_BYTES = 2**20
+"""What a call may have to do, in bytes of payloads or parts, to be mapped in this process: 20 ms of work."""
+_CONNECT_S = 10.0
+_WANTED_S = 60.0
+"""Nobody asks for a session that wasn't wanted for so long."""
+_ENDS_S = 1.0
+_LOOK_S = 0.1
+
+
+def _nothing() -> None:
+    pass
+
+
+class KeptFunction:
+    """Threads may call at once. It may be used again after `close`, and connects anew then."""
+
+    def __init__(
+        self,
+        place: Place,
+        function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        schemas: tuple[pa.Schema, pa.Schema],
+    ) -> None:
+        """`function` maps batches in the first of the schemas to batches in the second. Nothing is connected yet."""
+        self._place = place
+        self._map = function
+        self._schemas = schemas
+        self._judge = Judge()
+        self._here = threading.Lock()
+        self._changed = threading.Condition()
+        """Held while one of the following changes."""
+        self._spark: Any = None
+        self._function: SparkFunction | None = None
+        self._asking: _Asking | None = None
+        self._check: Callable[[], None] = _nothing
+
+    def connect(self, timeout_s: float, check: Callable[[], None] = _nothing) -> None:
+        """Have a session. The first one is waited for, up to `timeout_s`; where that fails, and where one was lost, one
+        is asked for behind the caller's back, and its worker stands by before it is used. `check` is called before each
+        attempt, which breaks off what others have under way in the same role; what it raises ends the asking, and the
+        next call raises it, unless that comes with another `check`.
+
+        Raises SparkUnavailableError, SettingsError, and what `check` raises.
+        """
+        with self._changed:
+            is_same, self._check = check == self._check, check
+            if self._function is not None:
+                return
+            asking = self._asking
+            if asking is not None and (asking.is_over or not is_same):
+                self._asking = None
+                asking.leave()
+                if is_same:
+                    asking.want()
+                self._asking = self._asked()
+            if self._asking is not None:
+                return
+        check()
+        try:
+            spark, function = self._connected(timeout_s)
+        except SparkUnavailableError:
+            with self._changed:
+                if self._function is None and self._asking is None:
+                    self._asking = self._asked()
+            raise
+        with self._changed:
+            self._spark, self._function = spark, function
+
+    def __call__(self, tasks: pa.Table, timeout_s: float, *, alone: bool, is_small: bool) -> Iterator[pa.RecordBatch]:
+        """As a SparkFunction's call; after `connect`. `is_small`: what is asked for is at most SMALL_BYTES, and is
+        mapped in this process while the server is away. Where only its worker has died another one is waited for: the
+        call may be what killed it. Raises SparkError, also where a session is missing that is needed.
+        """
+        function = self._function or self._awaited(timeout_s, or_away=is_small)
+        if function is None:
+            yield from self._mapped_here(tasks)
+            return
+        try:
+            yield from function(tasks, timeout_s, alone=alone)
+        except WorkerError:
+            raise
+        except SparkError:
+            self._lose(function)
+            raise
+
+    def interrupt(self) -> None:
+        """End the jobs that are under way."""
+        spark = self._spark
+        if spark is not None:
+            spark.interruptAll()
+
+    def close(self) -> None:
+        """Let go of everything."""
+        with self._changed:
+            asking, self._asking = self._asking, None
+            function, self._function = self._function, None
+            spark, self._spark = self._spark, None
+        if asking is not None:
+            asking.end()
+        _let_go(spark, function)
+
+    def _connected(self, timeout_s: float) -> tuple[Any, SparkFunction]:
+        spark = spark_session.connect(self._place, timeout_s)
+        return spark, SparkFunction((spark, self._place.server), self._map, self._schemas, self._judge)
+
+    def _connected_again(self) -> tuple[Any, SparkFunction]:
+        spark_session.reach(self._place.server)
+        return self._connected(_CONNECT_S)
+
+    def _lose(self, function: SparkFunction) -> None:
+        """Of several callers that meet the loss the first one sees to it."""
+        with self._changed:
+            if self._function is not function:
+                return
+            spark, self._spark, self._function = self._spark, None, None
+            self._asking = self._asked()
+        _let_go(spark, function)
+
+    def _asked(self) -> _Asking:
+        return _Asking(self._connected_again, self._take, self._check)
+
+    def _take(self, asking: _Asking, spark: Any, function: SparkFunction) -> bool:
+        """Whether what was asked for is still wanted."""
+        with self._changed:
+            if self._asking is not asking:
+                return False
+            self._spark, self._function, self._asking = spark, function, None
+            self._changed.notify_all()
+            return True
+
+    def _awaited(self, timeout_s: float, *, or_away: bool) -> SparkFunction | None:
+        """The function once there is one. `or_away`: None where the server is found away."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with self._changed:
+                if self._function is not None:
+                    return self._function
+                if self._asking is None:
+                    raise SparkError("there is no Spark session yet, or any more", transient=True)
+                self._asking.want()
+                failure = self._asking.failure
+            # Looked at from here, too: an attempt that began a moment before the server went takes its time.
+            if or_away and (isinstance(failure, SparkUnavailableError) or not self._is_reached()):
+                return None
+            if failure is not None:
+                raise failure
+            if time.monotonic() > deadline:
+                raise SparkError(f"no Spark session within {timeout_s:.0f} s", transient=True)
+            with self._changed:
+                if self._function is None:
+                    self._changed.wait(_LOOK_S)
+
+    def _is_reached(self) -> bool:
+        try:
+            spark_session.reach(self._place.server)
+        except SparkUnavailableError:
+            return False
+        return True
+
+    def _mapped_here(self, tasks: pa.Table) -> Iterator[pa.RecordBatch]:
+        with self._here:
+            try:
+                for batch in self._map(iter(tasks.combine_chunks().to_batches())):
+                    yield batch if batch.schema.equals(self._schemas[1]) else batch.cast(self._schemas[1])
+            except Exception as error:
+                if (told := from_worker(str(error), "in this process, as Spark is away")) is None:
+                    raise
+                raise told from error
+
+
+class _Asking:
+    """A thread that asks for a session again and again, for as long as one is wanted."""
+
+    def __init__(
+        self,
+        connected: Callable[[], tuple[Any, SparkFunction]],
+        take: Callable[[_Asking, Any, SparkFunction], bool],
+        check: Callable[[], None],
+    ) -> None:
+        self._connected = connected
+        self._take = take
+        self._check = check
+        self._over = threading.Event()
+        self._wanted = time.monotonic()
+        self._coming: SparkFunction | None = None
+        self.failure: SluiceError | None = None
+        """Of the last attempt."""
+        self._thread = threading.Thread(target=self._run, name="spark-session", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has given up, or nobody wanted a session any longer."""
+        return not self._thread.is_alive()
+
+    def want(self) -> None:
+        """Somebody could use it now. Raises what ended it, if that doesn't pass."""
+        self._wanted = time.monotonic()
+        if self.failure is not None and not self.failure.transient:
+            raise self.failure
+
+    def end(self) -> None:
+        """It isn't wanted any longer. What is under way ends by itself."""
+        self.leave()
+        if (coming := self._coming) is not None:
+            coming.release()
+        self._thread.join(_ENDS_S)
+
+    def leave(self) -> None:
+        """As `end`, at once."""
+        self._over.set()
+
+    def _run(self) -> None:
+        waiting = Waiting(log, "a Spark session")
+        while not self._over.is_set() and time.monotonic() < self._wanted + _WANTED_S:
+            try:
+                self._check()
+                if self._came():
+                    waiting.over()
+                    return
+            except Exception as error:
+                self.failure = ours(error)
+                if not self.failure.transient:
+                    return
+                self._over.wait(waiting.after(self.failure))
+
+    def _came(self) -> bool:
+        spark, self._coming = self._connected()
+        is_taken = False
+        try:
+            if not self._over.is_set():
+                self._coming.stand_by()
+                is_taken = self._take(self, spark, self._coming)
+            return True
+        finally:
+            if not is_taken:
+                _let_go(spark, self._coming)
+
+
+def _let_go(spark: Any, function: SparkFunction | None) -> None:
+    if function is not None:
+        function.release()
+    if spark is not None:
+        spark_session.close(spark)
