@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from types import FrameType
 
 import psutil
@@ -18,31 +19,54 @@ import psutil
 _SWEEP_S = 0.5
 _PATIENCE_SWEEPS = 6
 """Then a task is killed."""
+_LINGERING_SWEEPS = 20
+"""Without a task: then the executor's workers are killed, and after as long again the scheduler."""
 
 
-def tasks_of(scheduler: int) -> list[psutil.Process]:
-    """The processes in which tasks run: children of the executor's workers, which are the scheduler's children."""
+def tasks_of(workers: Sequence[psutil.Process]) -> list[psutil.Process]:
+    """The processes in which tasks run: children of the executor's workers."""
     found: list[psutil.Process] = []
-    with contextlib.suppress(psutil.Error):
-        for worker in psutil.Process(scheduler).children():
-            with contextlib.suppress(psutil.Error):
-                found += worker.children(recursive=True)
+    for worker in workers:
+        with contextlib.suppress(psutil.Error):
+            found += worker.children(recursive=True)
     return found
 
 
 def end_tasks(scheduler: subprocess.Popen[bytes]) -> None:
-    """Until the scheduler is gone: a task may still come from its queue."""
+    """Until the scheduler is gone: a task may still come from its queue.
+
+    The scheduler waits without a limit for its executor's workers (its children), and a worker may be one that never
+    ends: it asks Airflow's API to let a task begin, and that is about to end as well. So neither is waited for longer
+    than ``_LINGERING_SWEEPS`` without a task. What was in their hands is queued again by the next scheduler.
+    """
     told: dict[int, int] = {}
+    lingering = 0
     while scheduler.poll() is None:
-        for task in tasks_of(scheduler.pid):
+        workers: list[psutil.Process] = []
+        with contextlib.suppress(psutil.Error):
+            workers = psutil.Process(scheduler.pid).children()
+        tasks = tasks_of(workers)
+        for task in tasks:
             times = told[task.pid] = told.get(task.pid, 0) + 1
             with contextlib.suppress(psutil.Error):
                 if times == 1:
                     task.terminate()
                 elif times > _PATIENCE_SWEEPS:
                     task.kill()
+        lingering = 0 if tasks else lingering + 1
+        if lingering == _LINGERING_SWEEPS:
+            _kill(workers, "workers of Airflow's executor run no task and don't end: killed")
+        elif lingering == 2 * _LINGERING_SWEEPS:
+            _kill([*workers, scheduler], "Airflow's scheduler doesn't end: killed")
         with contextlib.suppress(subprocess.TimeoutExpired):
             scheduler.wait(_SWEEP_S)
+
+
+def _kill(processes: Sequence[psutil.Process | subprocess.Popen[bytes]], why: str) -> None:
+    print(why, file=sys.stderr, flush=True)
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
 
 
 def main() -> int:

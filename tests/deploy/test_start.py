@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.start import airflow_api, bucket, healthy, standin, traffic
+from deploy.start import airflow_api, airflow_scheduler, bucket, healthy, standin, traffic
 from tests.deploy.compose_file import ROOT
 from tests.object_store.s3_server import S3Server
 
@@ -163,3 +164,50 @@ def test_traffic_is_a_workload_or_the_recording_that_the_stand_in_plays() -> Non
     words = standin.command("standin", {"ETCD_URL": "http://etcd:2379", "STANDIN_RECORDING": "/recordings/shop"})
     assert words[-2:] == ["--recording", "/recordings/shop"]
     assert "--recording" not in standin.command("standin", {"ETCD_URL": "http://etcd:2379", "STANDIN_RECORDING": ""})
+
+
+SCHEDULER = """
+import os, signal, subprocess, sys, time
+worker, scheduler = sys.argv[1:]
+child = subprocess.Popen([sys.executable, "-c", worker], stdout=subprocess.PIPE)
+child.stdout.readline()
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("runs", flush=True)
+child.wait()
+exec(scheduler)
+"""
+STUCK = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+WITH_TASK = """
+import subprocess, sys
+task = subprocess.Popen([sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"])
+task.wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("worker", "scheduler", "code", "said"),
+    [
+        (WITH_TASK, "sys.exit(3)", 3, ""),
+        (STUCK, "sys.exit(3)", 3, "workers of Airflow's executor run no task and don't end: killed\n"),
+        (
+            STUCK, STUCK, -signal.SIGKILL,
+            "workers of Airflow's executor run no task and don't end: killed\n"
+            "Airflow's scheduler doesn't end: killed\n",
+        ),
+    ],
+    ids=["a task", "a worker that hangs", "a scheduler that hangs as well"],
+)  # fmt: skip
+def test_a_scheduler_told_to_end_ends_whatever_hangs(
+    worker: str, scheduler: str, code: int, said: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(airflow_scheduler, "_SWEEP_S", 0.2)
+    command = [sys.executable, "-c", SCHEDULER, worker, scheduler]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        process.terminate()
+        airflow_scheduler.end_tasks(process)
+        process.stdout.read()
+    assert process.returncode == code
+    assert capsys.readouterr().err == said
