@@ -8,11 +8,13 @@ from relay.control import Control
 from relay.decisions import REPLACE, SKIP, Decision, DecisionExistsError, Decisions
 from relay.errors import ClaimLostError, RelayCorruptError, RelayError, RelayGapError, WindowConflictError
 from relay.failures import Failure
-from relay.known_members import KnownMembers, to_text
+from relay.known_members import to_text
 from relay.log import Claim, RelayLog
 from relay.ownership import Ownership, Stop
 from relay.part import Part, iter_parts, merge, read_parts
 from relay.part_schema import DELETE, INSERT, PART_SCHEMA, UPDATE
+from relay.records_text import RecordsText, read_records
+from relay.sealed import seal_text, unseal_text
 from relay.url import refuse_credentials
 from relay.window import Window, hour_of
 from relay.window_log import WindowLog, in_portions
@@ -35,12 +37,12 @@ __all__ = [
     "DecisionExistsError",
     "Decisions",
     "Failure",
-    "KnownMembers",
     "Load",
     "Mending",
     "Ownership",
     "Part",
     "Ready",
+    "RecordsText",
     "RelayCorruptError",
     "RelayError",
     "RelayGapError",
@@ -55,6 +57,9 @@ __all__ = [
     "iter_parts",
     "merge",
     "read_parts",
+    "read_records",
     "refuse_credentials",
+    "seal_text",
     "to_text",
+    "unseal_text",
 ]

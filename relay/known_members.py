@@ -32,9 +32,10 @@ class KnownMembers:
 
     def write(self, members: Mapping[str, Any]) -> str:
         """The object's text, as `to_text` gives it."""
-        return f"{{{','.join([self._member(name, value) for name, value in members.items()])}}}"
+        return f"{{{','.join([self.member(name, value) for name, value in members.items()])}}}"
 
-    def _member(self, name: str, value: Any) -> str:
+    def member(self, name: str, value: Any) -> str:
+        """One member's text."""
         known = self._known.get(name)
         if known is not None and known[0] is value:
             return known[1]

@@ -16,7 +16,7 @@ import google_crc32c
 from relay.format_version import newer
 from relay.known_members import KnownMembers, to_text
 
-__all__ = ["seal", "unseal"]
+__all__ = ["seal", "seal_text", "unseal", "unseal_text"]
 
 _TRAILER = re.compile(rb',"crc32c":(\d{1,10})\}\s*\Z')
 
@@ -33,20 +33,35 @@ def seal(record: Mapping[str, Any], known: Mapping[str, KnownMembers] | None = N
         body = f"{{{','.join(members)}}}".encode()
     else:
         body = to_text(record).encode()
+    return _sealed(body)
+
+
+def seal_text(text: str) -> bytes:
+    """The text of an object with at least one member, with its checksum for a last one."""
+    return _sealed(text.encode())
+
+
+def _sealed(body: bytes) -> bytes:
     return body[:-1] + b',"crc32c":%d}\n' % google_crc32c.value(body)
 
 
-def unseal(data: bytes, version: int, known: tuple[str, KnownMembers] | None = None) -> dict[str, Any]:
-    """The inverse of `seal`, without the member `format`, which must be `version`. Raises ValueError. `known`: a member
-    that is an object with ids for names, and what was read of it before.
-    """
+def unseal_text(data: bytes) -> str:
+    """The inverse of `seal_text`. Raises ValueError."""
     trailer = _TRAILER.search(data)
     if trailer is None:
         raise ValueError("the record doesn't end with its checksum: it is cut short or was edited")
     body = data[: trailer.start()] + b"}"
     if google_crc32c.value(body) != int(trailer.group(1)):
         raise ValueError("the record's checksum is wrong: it was damaged or edited")
-    raw = (_read(body.decode(), *known) if known is not None else None) or json.loads(body)
+    return body.decode()
+
+
+def unseal(data: bytes, version: int, known: tuple[str, KnownMembers] | None = None) -> dict[str, Any]:
+    """The inverse of `seal`, without the member `format`, which must be `version`. Raises ValueError. `known`: a member
+    that is an object with ids for names, and what was read of it before.
+    """
+    body = unseal_text(data)
+    raw = (_read(body, *known) if known is not None else None) or json.loads(body)
     found = raw.pop("format", None)
     if error := newer("the record", found, version):
         raise error

@@ -60,8 +60,11 @@ class Window:
 
     def to_json(self) -> bytes:
         """The record as its file has it."""
-        record = {
-            "format": FORMAT,
+        return seal({"format": FORMAT, **self.to_dict()}, {"tables": _tables})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record's members, as JSON values."""
+        record: dict[str, Any] = {
             "lo": self.lo,
             "hi": self.hi,
             "cluster_id": self.cluster_id,
@@ -82,12 +85,16 @@ class Window:
             record["moved"] = [dict(entry) for entry in self.moved]
         if self.relaxed:
             record["relaxed"] = dict(self.relaxed)
-        return seal(record, {"tables": _tables})
+        return record
 
     @classmethod
     def from_json(cls, data: bytes) -> Window:
         """Parse a record. Strict: raises ValueError on a wrong checksum, format, field, type or order."""
-        raw = unseal(data, FORMAT, ("tables", _tables))
+        return cls.from_dict(unseal(data, FORMAT, ("tables", _tables)))
+
+    @classmethod
+    def from_dict(cls, raw: dict[str, Any]) -> Window:
+        """The inverse of `to_dict`, which takes the members over. Raises ValueError as `from_json`."""
         raw.setdefault("skipped", [])
         raw.setdefault("moved", [])
         raw.setdefault("relaxed", {})

@@ -112,8 +112,7 @@ class _Compactor:
 
     def _compact(self, day: str, group: Sequence[Volume]) -> None:
         windows = tuple(self._archive.log.windows(group[0].lo, group[-1].hi))
-        records = b"".join(window.to_json() for window in windows)
-        plan = VolumePlan(windows, records, sum(volume.binlog_bytes for volume in group))
+        plan = VolumePlan.of(windows, sum(volume.binlog_bytes for volume in group))
         token = self._attempts.begin(plan.lo, plan.hi, compacts=True)
         self._archive.begin_compaction(day, token)
         self._ahead.fill(iter([plan]), lambda _: token)

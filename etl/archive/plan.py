@@ -6,26 +6,40 @@ window, which may reach into the next; and but for the first one of all, if land
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from relay import Window
+from relay import RecordsText, Window, read_records, seal_text, unseal_text
 from relay.archive import day_of
 
 MAX_BYTES = 384 * 2**20
 """Bytes of the relay log's parts that go into a volume: what they become is smaller than half."""
-_MAX_RECORD_BYTES = 16 * 2**20  # they travel to a worker inside of a Spark plan
+_MAX_CHARACTERS = 16 * 2**20  # of their records: they travel to a worker inside of a Spark plan
 _MAX_WINDOWS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class VolumePlan:
-    """What a volume is made of: windows, each beginning where the one before ends, and their records as one text."""
+    """What a volume is made of: windows, each beginning where the one before ends."""
 
     windows: tuple[Window, ...]
     records: bytes
+    """All that the windows' records say, for a worker: see `windows_of`."""
     bytes: int
     """Of the relay log's parts."""
+
+    @classmethod
+    def of(cls, windows: Sequence[Window], size: int) -> VolumePlan:
+        """Of windows with so many bytes in their parts."""
+        text = RecordsText()
+        for window in windows:
+            text.add(window.to_dict())
+        return cls.told(windows, text, size)
+
+    @classmethod
+    def told(cls, windows: Sequence[Window], text: RecordsText, size: int) -> VolumePlan:
+        """The same, where `text` has their records."""
+        return cls(tuple(windows), seal_text(text.to_text()), size)
 
     @property
     def lo(self) -> int:
@@ -46,28 +60,27 @@ def plan_volumes(windows: Iterable[Window], max_bytes: int = MAX_BYTES) -> Itera
     unless it is a single window.
     """
     chosen: list[Window] = []
-    records: list[bytes] = []
-    held = described = 0
+    text = RecordsText()
+    held = 0
     for window in windows:
-        record = window.to_json()
         size = sum(part.bytes for part in window.parts)
         full = (
             held + size > max_bytes
-            or described + len(record) > _MAX_RECORD_BYTES
+            or text.characters >= _MAX_CHARACTERS
             or len(chosen) >= _MAX_WINDOWS
             or (chosen and chosen[0].lo > 0 and day_of(window.lo) != day_of(chosen[0].lo))
         )
         if chosen and full:
-            yield VolumePlan(tuple(chosen), b"".join(records), held)
-            chosen, records, held, described = [], [], 0, 0
+            yield VolumePlan.told(chosen, text, held)
+            chosen, text, held = [], RecordsText(), 0
         chosen.append(window)
-        records.append(record)
+        text.add(window.to_dict())
         held += size
-        described += len(record)
     if chosen:
-        yield VolumePlan(tuple(chosen), b"".join(records), held)
+        yield VolumePlan.told(chosen, text, held)
 
 
 def windows_of(records: bytes) -> list[Window]:
-    """The windows of a plan, from its records. Raises ValueError as `Window.from_json`."""
-    return [Window.from_json(line) for line in records.splitlines()]
+    """The windows of a plan, from its records. Raises ValueError if they were damaged on the way."""
+    found, _ = read_records(unseal_text(records))
+    return [Window.from_dict(record) for record in found]

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from etl.settings import Settings
 
 TASK_SCHEMA = pa.schema([("token", pa.string()), ("records", pa.binary()), ("binlog_bytes", pa.int64())])
-"""A volume to be made: the token of its files, its windows' records, and the size of the relay log's parts it is made
-of.
+"""A volume to be made: the token of its files, its windows' records (see `VolumePlan`), and the size of the relay log's
+parts it is made of.
 """
 RESULT_SCHEMA = pa.schema([("result", pa.string())])
 

@@ -16,7 +16,7 @@ from etl.find.logs import Past, Stretch
 from etl.find.query import Query
 from etl.find.scan import Scan, wanted_tables
 from etl.find.worker import RESULTS, TASKS, FindInWindows
-from etl.prepare import WindowDocument
+from etl.prepare import BatchDocument, WindowDocument
 from etl.rules import Filter, only_tables
 from etl.settings import Settings
 from etl.spark import session as spark_session
@@ -121,7 +121,7 @@ class _Search:
         try:
             frame = TaskFrame(spark, FindInWindows(self._stretch.url, self._query.to_json()), TASKS, RESULTS)
             for tasks in itertools.chain([first], batches):
-                texts = [json.dumps([window.to_json() for window in windows]) for windows in tasks]
+                texts = [BatchDocument(tuple(windows)).to_text() for windows in tasks]
                 with Judge().telling():
                     for batch in stream(spark, frame.of(pa.table({"windows": texts})), _TIMEOUT_S):
                         for text in batch.column(0).to_pylist():

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from etl.find.query import Query
 from etl.find.scan import Scan
-from etl.prepare import WindowDocument
+from etl.prepare import BatchDocument
 from etl.spark.errors import told_to_client
 from etl.spark.worker import freeze_loaded
 from relay.storage import open_storage
@@ -24,7 +24,7 @@ RESULTS = pa.schema([("found", pa.string())])
 
 @dataclass(frozen=True, slots=True)
 class FindInWindows:
-    """Each of its rows is some windows of the log at `url`, as JSON, and becomes a row: what was found, as JSON."""
+    """Each of its rows is windows of the log at `url`, as a batch, and becomes a row: what was found, as JSON."""
 
     url: str
     query: Mapping[str, Any]
@@ -40,7 +40,7 @@ class FindInWindows:
 
 
 def _found(scan: Scan, query: Query, text: str) -> str:
-    windows = [WindowDocument.from_json(document) for document in json.loads(text)]
+    windows = BatchDocument.from_text(text).windows
     found = scan(windows[0])
     for window in windows[1:]:
         found.add(scan(window), query)

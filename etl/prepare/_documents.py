@@ -4,20 +4,16 @@ keys; the parts that a window record has too are `etl.recorded_schema`'s and `re
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from etl.recorded_schema import RecordedSchema
-from relay import REPLACE, SKIP, Decision, KnownMembers, Part, Window, to_text
+from relay import REPLACE, SKIP, Decision, Part, RecordsText, Window, read_records
 from upstream.ddl_actions import REMOVES_PARTITIONS
 from upstream.job_versions import LONGEST_STATEMENT
 
 Parts = tuple[Part, ...]
-_OPENING, _BETWEEN = '{"tables":[', '],"batch":'
-_tables = KnownMembers()
-"""What was sent of them before, or came: batch after batch has rows of the same tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,17 +195,19 @@ class BatchDocument:
         }
 
     def to_text(self) -> str:
-        """The JSON for a worker, the windows' tables first."""
+        """The JSON for a worker, which tells of each distinct table once."""
         document = self.to_json()
-        tables = [window["schema"].pop("tables") for window in document["windows"]]
-        return f"{_OPENING}{','.join(map(_tables.write, tables))}{_BETWEEN}{to_text(document)}}}"
+        schemas = RecordsText()
+        for window in document["windows"]:
+            schemas.add(window.pop("schema"))
+        return schemas.to_text(document)
 
     @classmethod
     def from_text(cls, text: str) -> BatchDocument:
         """The inverse of `to_text`."""
-        tables, document = _parted(text)
-        for window, found in zip(document["windows"], tables, strict=True):
-            window["schema"]["tables"] = found
+        schemas, document = read_records(text)
+        for window, schema in zip(document["windows"], schemas, strict=True):
+            window["schema"] = schema
         return cls.from_json(document)
 
     @classmethod
@@ -229,23 +227,6 @@ class BatchDocument:
             frozenset(document["mended"]),
             document["rows"],
         )
-
-
-def _parted(text: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The tables of each window, and the rest."""
-    tables: list[dict[str, Any]] = []
-    at = len(_OPENING)
-    try:
-        while text.startswith("{", at):
-            found, at = _tables.read(text, at + 1)
-            tables.append(found)
-            at += text.startswith(",", at)
-        if text.startswith(_OPENING) and text.startswith(_BETWEEN, at):
-            return tables, json.loads(text[at + len(_BETWEEN) : -1])
-    except (ValueError, IndexError):  # of an id that is none
-        pass
-    whole = json.loads(text)
-    return whole["tables"], whole["batch"]
 
 
 def _parts_to_json(parts: Parts) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from etl.prepare import BatchDocument, BegunFlight, CountedBefore, WindowDocumen
 from etl.recorded_schema import RecordedSchema
 from etl.steps import KeptRows, LoadDetail, ScopedDdl
 from relay import Part, Window
+from upstream.by_id import tables_by_id, to_json
 from upstream.ddl_job import DdlJob, Effect, PastMove
 from upstream.schema import Column, Index, Schema, Table
 
@@ -125,6 +126,15 @@ def test_a_batch_of_windows_is_the_same_after_it_was_written_and_read(batch: Bat
     text = batch.to_text()
     assert BatchDocument.from_text(text) == BatchDocument.from_text(batch.to_text()) == batch
     assert BatchDocument.from_text(json.dumps(json.loads(text), indent=1)) == batch
+
+
+def test_a_batch_names_each_table_once_however_many_windows_it_has() -> None:
+    table = {"id": 7, "schema_name": "a", "name": "t" * 10_000}
+    schema = RecordedSchema(tables_by_id({"7": table}), (), (), 3)
+    windows = tuple(WindowDocument(n, n + 1, n, (), schema) for n in range(100))
+    text = BatchDocument(windows).to_text()
+    assert len(text) < 10_000 + 100 * 200
+    assert [to_json(window.schema.tables) for window in BatchDocument.from_text(text).windows] == [{"7": table}] * 100
 
 
 @given(RECORDED)

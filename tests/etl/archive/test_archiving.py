@@ -13,7 +13,7 @@ import pytest
 from etl.archive import ArchiveGapError, NotYetLandedError, OtherClusterError, archive_through, check, compact
 from etl.archive._attempts import Attempts, sweep
 from etl.archive.archiver import CONSUMER, QUIET_MS, Archiver
-from etl.archive.plan import plan_volumes
+from etl.archive.plan import plan_volumes, windows_of
 from relay import RelayError, RelayLog
 from relay.archive import Archive, Volume
 from relay.retention import Consumers
@@ -130,6 +130,16 @@ def test_a_volume_ends_with_its_day_but_for_the_first_one_of_a_relay_log_that_be
     assert ranges == [
         (begin + HOUR, begin + day), (begin + day, begin + 2 * day), (begin + 2 * day, begin + 50 * HOUR)
     ]  # fmt: skip
+
+
+def test_what_a_worker_is_told_of_a_volume_names_each_table_once_however_many_windows_it_has():
+    tables = {str(n): {"id": n, "name": f"t{n}", "columns": ["c" * 40] * 20} for n in range(20)}
+    chain = [window(BASE + n, BASE + n + 1, tables=tables) for n in range(700)]
+    (plan,) = plan_volumes(chain)
+    apart = sum(len(window(each.lo, each.hi).to_json()) for each in chain)
+    assert len(plan.records) < apart + len(chain[0].to_json()) + 700 * 3 * len(tables)
+    assert 20 * len(plan.records) < sum(len(each.to_json()) for each in chain)
+    assert windows_of(plan.records) == chain
 
 
 CRASHING = """
