@@ -12,6 +12,7 @@ from typing import Any
 
 from airflow.sdk import task
 
+from etl.airflow_run import RunTime
 from etl.pipeline_dags import each_pipeline
 from etl.settings.pipelines import NamedPipeline
 
@@ -20,11 +21,12 @@ def wire(pipeline: NamedPipeline) -> None:
     """The tasks of one pipeline's DAG."""
 
     @task
-    def watch() -> dict[str, Any]:
+    def watch(dag_run: Any = None) -> dict[str, Any]:
         from etl.task import run_job_task
-        from etl.verify.watching import watch as work
+        from etl.verify import watching
 
-        return run_job_task(pipeline, "verify_continuously", work)
+        time = RunTime.of(watching.RUN_SECONDS, dag_run)
+        return run_job_task(pipeline, "verify_continuously", lambda settings: watching.watch(settings, time.left_s()))
 
     watch()
 

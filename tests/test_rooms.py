@@ -84,7 +84,7 @@ ETL = {
     "asof": {"archive", "copy", "formats", "lake", "prepare", "recorded_schema", "settings", "shapes", "spark"},
     "verify": {
         "airflow_run", "asof", "backfill", "base", "copy", "downstream", "find", "first_use", "formats",
-        "ownership", "prepare", "reapply", "retain", "rules", "settings", "shapes", "steps",
+        "ownership", "prepare", "reapply", "retain", "rules", "settings", "shapes", "steps", "waiting",
     },
     "tables": {"ddl", "downstream", "find", "ownership", "recorded_schema", "rules", "settings"},
     "drill": {"airflow_run", "copy", "downstream", "ownership", "restore", "retain", "settings"},

@@ -33,6 +33,7 @@ from etl.verify.live_rows import LiveRows, live_rows
 from etl.verify.side import Difference
 from etl.verify.standing import Standing
 from etl.verify.sweep_round import Round, Stretch
+from etl.waiting import Waiting
 from relay.verified import CONTINUOUS, TableVerified, Verifications, VerifiedRun
 from upstream import tso
 from upstream.schema import Table
@@ -116,6 +117,7 @@ class Continuous:
         self._checks = Checks(self._state, self._budget)
         self._standing = Standing(Verifications(self._relay), now_ms)
         self._names: frozenset[str] | None = None
+        self._retrying = Waiting(log, "continuous verification")
         self._changed: dict[int, ChangedTable] = {}
         self._waiting: deque[tuple[int, str]] = deque()
         self._gathered_ts = self._state.changes_ts
@@ -138,15 +140,18 @@ class Continuous:
             self._claim.check()
             try:
                 self.once()
+                self._retrying.over()
+                pause_s = _PAUSE_S
             except SluiceError as error:
                 self._standing.failed(str(error))
                 if not error.transient:
                     raise
-                log.info("looked at later: %s", error)
+                pause_s = self._retrying.after(error)
             if self._checks.has_news():
                 self.note(round(time.monotonic() - began, 3))
             self._budget.wait(is_over)
-            self._stop.wait(min(_PAUSE_S, max(0.0, (run_seconds or _PAUSE_S) - (time.monotonic() - began))))
+            left_s = run_seconds - (time.monotonic() - began) if run_seconds is not None else pause_s
+            self._stop.wait(max(0.0, min(pause_s, left_s)))
         self.summary.seconds = round(time.monotonic() - began, 3)
         self.note(self.summary.seconds)
 

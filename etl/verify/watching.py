@@ -14,10 +14,10 @@ __all__ = ["RUN_SECONDS", "watch"]
 log = logging.getLogger("sluice.verify")
 
 RUN_SECONDS = 540.0
-"""A run is over before Airflow's clock begins the next one."""
+"""How long a run works, so that it is over before Airflow's clock begins the next one."""
 
 
-def watch(settings: Settings, run_seconds: float = RUN_SECONDS) -> dict[str, Any]:
+def watch(settings: Settings, run_seconds: float) -> dict[str, Any]:
     """Verify for a while: what was done. Nothing without a TiDB to read. Raises VerifyError while rows are known to
     differ, and as `run_continuous`.
     """

@@ -141,6 +141,27 @@ def test_a_task_of_archive_that_was_started_again_ends_with_its_run_so_that_file
     assert found == [pytest.approx(300, abs=20)]
 
 
+def test_continuous_verification_that_was_started_again_or_tried_again_ends_with_its_run(
+    dag_bag, tmp_path, monkeypatch
+):
+    (tmp_path / "sluice.toml").write_text(
+        f'[upstream]\npd-urls = "p"\n[relay]\nurl = "file://{tmp_path}/relay"\n[downstream]\nhost = "h"\n'
+    )
+    monkeypatch.setenv("SLUICE_CONFIG", str(tmp_path / "sluice.toml"))
+    found = []
+
+    def watch(settings, seconds):
+        found.append(seconds)
+        if len(found) == 1:
+            raise ConnectionResetError("not yet")
+        return {}
+
+    monkeypatch.setattr("etl.verify.watching.watch", watch)
+    run = SimpleNamespace(start_date=datetime.now(UTC) - timedelta(seconds=300))
+    dag_bag.dags["verify_continuously"].get_task("watch").python_callable(dag_run=run)
+    assert found == [pytest.approx(240, abs=20)] * 2 and found[0] > found[1]
+
+
 def test_the_tasks_of_archive_have_nothing_to_do_while_nothing_is_landed_and_say_so(dag_bag, tmp_path, monkeypatch):
     (tmp_path / "sluice.toml").write_text(
         f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "file://{tmp_path}/relay"\n[downstream]\nhost ='

@@ -133,13 +133,16 @@ def test_nothing_is_reported_while_rows_and_columns_change_all_the_time(running:
     running.control.stop()
 
 
-def test_since_when_nothing_can_be_read_is_noted_until_rows_are_compared_again(running: Pipeline) -> None:
+def test_since_when_nothing_can_be_read_is_noted_until_rows_are_compared_again(
+    running: Pipeline, caplog: pytest.LogCaptureFixture
+) -> None:
     notes = Verifications(RelayLog.open(running.settings.relay.url))
     nobody = replace(running.settings, upstream=replace(running.settings.upstream, sql_port=1))
     with UpstreamTables.of(nobody) as upstream:
         blind = Continuous(nobody, upstream, threading.Event(), lambda: next(_CLOCKS))
         blind.run(0.5)
         blind.close()
+    assert [line.levelname for line in caplog.records if "verification waits" in line.message] == ["WARNING"]
     stalled = notes.look()
     assert stalled.stalled_ms and ":1" in stalled.why
     with watching(running) as watcher:
