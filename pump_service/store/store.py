@@ -195,8 +195,9 @@ class Store:
         return self._log.first.fid == 0 and self._log.end == Pointer(0, 0)
 
     def all_matched(self) -> bool:
-        """Whether every Prewrite that was written has its verdict."""
-        return self._writer.queued == 0 and self._indexer.idle and self._sorter.open_count == 0
+        """Whether every Prewrite that was submitted has its verdict, those just being written among them."""
+        # In the order in which records go on: what isn't seen at one place is at a later one.
+        return self._writer.idle and self._indexer.idle and self._sorter.open_count == 0
 
     def is_open(self, start_ts: int) -> bool:
         """Whether this Prewrite waits for its verdict."""

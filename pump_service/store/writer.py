@@ -63,6 +63,7 @@ class Writer:
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._waiting = False
+        self._writing = False  # the thread is
         self._elsewhere = False  # the caller of `submit` is writing
         self._distrusted_until = 0.0
         self._took = 0.0
@@ -79,9 +80,10 @@ class Writer:
         self._thread.start()
 
     @property
-    def queued(self) -> int:
-        """Submissions not yet taken."""
-        return len(self._queue) + len(self._held)
+    def idle(self) -> bool:
+        """Whether everything submitted has reached the indexer, or was refused."""
+        with self._lock:
+            return not (self._queue or self._held or self._writing or self._elsewhere)
 
     def submit(
         self, records: Sequence[Record], size: int, done: Done, *, here: bool = False, later: bool = False
@@ -208,7 +210,9 @@ class Writer:
                     taken.append(submission)
                     size += submission.size
                 self.queued_bytes -= size
+                self._writing = True
             self._write_or_fail(taken, size)
+            self._writing = False
             if self.failure is not None:
                 return
 

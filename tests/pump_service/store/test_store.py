@@ -297,6 +297,17 @@ def test_records_that_come_twice_are_read_once(store: Store) -> None:
     eventually(store.all_matched)
 
 
+@pytest.mark.parametrize("here", [False, True])
+def test_a_prewrite_that_is_just_being_written_isn_t_matched(store: Store, here: bool) -> None:
+    """A pump that leaves would give up the versions by which TiKV keeps its verdict."""
+    found: list[bool] = []
+    store.submit([prewrite(BASE + 1)], lambda _: found.append(store.all_matched()), here=here)
+    eventually(lambda: found)
+    assert found == [False]
+    write(store, commit(BASE + 1, BASE + 2))
+    eventually(store.all_matched)
+
+
 def test_an_open_prewrite_holds_back_max_commit_ts_and_all_matched(store: Store) -> None:
     write(store, prewrite(BASE + 1), prewrite(BASE + 2), commit(BASE + 2, BASE + 3))
     assert store.barrier(BASE + 10, 0.2) < BASE + 3
