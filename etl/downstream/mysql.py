@@ -10,6 +10,7 @@ import contextlib
 import math
 import re
 import secrets
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -356,6 +357,11 @@ class MySQLSession:
         if self._connection is not None:
             connection: Any = self._connection
             self._connection = None  # before: another thread that is just reading from it sees why it ends
+            if connection._sock is not None:
+                with contextlib.suppress(OSError):
+                    # Who reads would hold the stream's lock until the server answers, and closing it would wait for
+                    # that. Not by the method of a socket with TLS, which ends that before the connection.
+                    socket.socket.shutdown(connection._sock, socket.SHUT_RDWR)
             connection._force_close()  # a farewell to a dead server would wait for its time-out
 
     def begin(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,17 +13,21 @@ import pytest
 from etl.apply import run_apply
 from etl.downstream import CheckpointMovedError, CheckpointTable, DownstreamError, MySQLSession
 from etl.downstream._writer_lock import WriterLock
+from etl.downstream.mysql import Ahead
 from etl.prepare import BatchDocument, BegunFlight, PrepareOptions, prepare_steps
 from etl.settings import Apply, Relay, Settings, Upstream
 from etl.sinks.mysql import Origin
 from etl.sinks.mysql_parallel import ParallelMySQLSink
-from etl.steps import FlushDetail, Step
+from etl.steps import FlightDetail, FlushDetail, Step
 from relay import RelayLog
 from tests.etl.apply.test_apply_random import fresh, rows_of
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.random_history import TABLES, History
 from tests.etl.relay_from_recording import RECORDINGS, land
+from tests.etl.sinks.test_sent_ahead import TABLES as FILLED
+from tests.etl.sinks.test_sent_ahead import delete, fill
+from tests.etl.sinks.test_sent_ahead import rows_of as filled_rows
 from tests.etl.snapshots import differences
 
 
@@ -117,3 +123,33 @@ def test_who_was_taken_over_commits_nothing_any_more(
     again = prepare_steps(url, batch, PrepareOptions("groups", 3))
     newer.run(again)
     newer.close()
+
+
+@pytest.mark.parametrize("cut", ["recover", "remember", "close"])
+def test_sessions_that_are_cut_on_purpose_are_no_lost_connections(
+    mariadb: MariaDBServer, session: MySQLSession, cut: str
+) -> None:
+    """Else each attempt that is broken off would have statements waited for one by one, for ever longer."""
+    fill(session)
+    settings = settings_for(mariadb, "file:///nowhere", workers=2)
+    sink = parallel_sink(settings)
+    with contextlib.closing(sink):
+        sink.recover()
+        session.query("UPDATE d.t1 SET v = 7 WHERE id = 3")
+        session.query("UPDATE d.t2 SET v = 7 WHERE id = 3")
+        steps = [delete(number, [3]) for number in (1, 2)]
+        sent = [replace(step, detail=replace(step.detail, worker=number)) for number, step in enumerate(steps)]
+        sink.run([Step(FlightDetail(50), 100), *sent])
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and session.query(
+            "SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'"
+        ) != [(2,)]:
+            time.sleep(0.15)  # what InnoDB shows is renewed when nobody has looked for 0.1 s
+        waiting = list(sink._workers)
+        assert [worker._session.sends_ahead for worker in waiting] == [True, True]
+        {"recover": sink.recover, "remember": lambda: sink.remember("refused", ()), "close": sink.close}[cut]()
+        assert [worker._thread.is_alive() for worker in waiting] == [False, False]
+        assert [type(worker._error) for worker in waiting] == [InterruptedError] * 2
+        assert sink._session.ahead == Ahead()
+    session.rollback()
+    assert filled_rows(session) == [[(n, 0) for n in range(10)]] * FILLED

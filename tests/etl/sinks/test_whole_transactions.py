@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench.far_proxy import FarProxy
+from etl import server_errors
 from etl.downstream import Checkpoint, CheckpointMovedError, CheckpointTable, DownstreamError, MySQLSession
 from etl.downstream._ahead import NotAsked, Order, send_ahead
 from etl.downstream.mysql import Ahead
@@ -162,6 +163,17 @@ def test_a_session_that_is_killed_leaves_nothing(mariadb: MariaDBServer, watchin
         assert sink._session.sends_ahead
         sink.run([load(0, {20: 1}), delete(1, [3]), COMMIT])
     assert reached(watching, mariadb.downstream) == Checkpoint(100, 3)
+
+
+def test_a_session_that_another_thread_closes_ends_at_once_and_is_no_lost_connection(
+    mariadb: MariaDBServer, watching: MySQLSession
+) -> None:
+    with sink_at(mariadb.downstream) as sink:
+        error = locked(watching, sink, lambda _: sink._session.close())
+        assert error.transient and error.code != server_errors.LOCK_WAIT_TIMEOUT, "the server's answer isn't waited for"
+        assert sink._session.ahead == Ahead()
+        assert sink.recover() == Checkpoint(50, 3)
+    assert rows_of(watching) == [[(n, 0) for n in range(10)]] * TABLES
 
 
 class Answered(pymysql.connections.Connection):
