@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -47,6 +49,32 @@ def cipher(session: MySQLSession) -> str:
 
 def test_a_session_with_an_authority_is_encrypted(server: MariaDBServer, authority: Authority) -> None:
     assert cipher(session(replace(server.downstream, ssl_ca=str(authority.path)))) != ""
+
+
+def test_an_encrypted_session_that_another_thread_closes_ends_at_once(
+    server: MariaDBServer, authority: Authority
+) -> None:
+    made = session(replace(server.downstream, ssl_ca=str(authority.path)))
+    number = made.query("SELECT CONNECTION_ID()")[0][0]
+    found: list[object] = []
+
+    def wait() -> None:
+        try:
+            found.append(made.query("SELECT SLEEP(200)"))
+        except DownstreamError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    with server.connect() as connection, connection.cursor() as cursor:
+        asked = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = %s AND INFO LIKE 'SELECT SLEEP%%'"
+        until = time.monotonic() + 60
+        while time.monotonic() < until and (cursor.execute(asked, (number,)), cursor.fetchone())[1] != (1,):
+            time.sleep(0.05)
+        made.close()
+    thread.join(60)
+    assert isinstance(found[0], DownstreamError), "the answer isn't waited for"
+    assert found[0].transient
 
 
 def test_a_client_certificate_lets_in_who_needs_one(server: MariaDBServer, authority: Authority) -> None:
