@@ -1,21 +1,23 @@
 """What few changes of a table come to, by the compiled kernels alone: for so few the fixed cost of Arrow's and numpy's
-calls would be most of it.
+calls would be most of it. `etl.shapes.alike_tables` asks for alike tables together.
 
 Whatever isn't as it nearly always is, is left to `etl.shapes.table_changes`, which gives the same rows, or the error.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from etl.formats import kernel as lines_kernel
 from etl.formats.deletes import deletes_by_key, deletes_by_number
-from etl.formats.found_lines import FewLines, format_few, needs_images
+from etl.formats.found_lines import format_few, needs_images
+from etl.formats.layout import Layout
 from etl.shapes.identity import held_columns, identity, locating_columns
 from etl.shapes.raw_changes import RawChanges, find_changes, row_layout
 from etl.shapes.segment import Segment, Timings
@@ -29,80 +31,83 @@ from upstream.rows import ROWID_NAME
 from upstream.schema import STATE_PUBLIC, Column, Table
 
 FEW = lines_kernel.FEW
-_ANEW = 16
-"""Entries of secondary indexes at most that are made anew to save a statement, see `_Way._effect`."""
+ANEW = 16
+"""Entries of secondary indexes at most that are made anew to save a statement, see `Way._effect`."""
+REFUSED = array("q", [-1, -1, -1]).tobytes()
+"""What the kernel has counted of a table that it leaves to others."""
 _KEY_KINDS = ("int", "text", "binary")
 _WORD = 8  # bytes of a place
 _FLAG_BITS = 56
 _SIGNED, _UNSIGNED = {VARINT}, {VARINT, UVARINT}
 
+Deleted = tuple[int, bytes]
+"""Rows, and the statement."""
 
+
+@dataclass(slots=True, eq=False)
 class FewChanges:
     """The net effect of at most FEW changes of a table, of which nothing is known but that the downstream was as the
-    upstream before. As `TableChanges` gives it.
+    upstream before. Its steps are those that `TableChanges` gives.
+
+    All its text is utf-8, it has a key, and it is merged with no other.
     """
 
-    source = ""
-
-    def __init__(self, table: Table, deleted: list[tuple[int, bytes]], lines: FewLines, written: int) -> None:
-        """`deleted`: rows and statement. `lines`: of rows that come, of which the first `written` take a free place,
-        the others that of their former selves.
-        """
-        self.table = table
-        self._deleted, self._lines, self._written = deleted, lines, written
-        self.first_ts = self.last_ts = 0
-        self.worker: int | None = None
-        """Which session executes its steps."""
+    table: Table
+    way: Way
+    first_ts: int
+    last_ts: int
+    deleted: Sequence[Deleted]
+    layout: Layout
+    """Of the texts."""
+    written: int
+    """Rows that take a free place."""
+    written_text: bytes
+    replaced: int
+    """Rows that take the place of their former selves."""
+    replaced_text: bytes
+    worker: int | None = None
+    """Which session executes its steps."""
 
     @classmethod
     def of(cls, segment: Segment, table: Table, places: np.ndarray, timings: Timings) -> FewChanges | None:
         """None where it can't be told so."""
-        if len(places) > FEW or segment.is_doubtful(table.id):
-            return None
-        way = _way(table)
+        way = way_for(segment, table, places)
         if way is None:
             return None
         started = time.perf_counter()
         found = way.reduce(segment, table, places)
         timings.reduce += time.perf_counter() - started
-        if found is not None:
-            found.first_ts, found.last_ts = segment.commit_ts(places[0]), segment.commit_ts(places[-1])
         return found
-
-    def as_bytes(self, after_ts: int) -> Iterator[Step]:
-        """None: all its text is utf-8."""
-        return iter(())
-
-    def checks(self) -> Iterator[Step]:
-        """None: it has a key."""
-        return iter(())
-
-    def new_keys(self) -> list[bytes]:
-        """None: it is merged with no other."""
-        return []
 
     def deletes(self) -> Iterator[Step]:
         """Delete steps, to be executed before any load."""
-        for rows, statement in self._deleted:
+        for rows, statement in self.deleted:
             yield self._step(DeleteDetail(self.first_ts, worker=self.worker), rows, statement)
 
     def loads(self) -> Iterator[Step]:
         """Load steps: rows that take a free place first, then those that take the place of their former selves."""
-        lines, written = self._lines, self._written
-        keys = tuple(column.name for column in locating_columns(self.table))
-        for first, end, replaces in ((0, written, 0), (written, len(lines), len(lines) - written)):
-            if first < end:
-                detail = LoadDetail(
-                    self.first_ts, worker=self.worker, layout=lines.layout, replaces=replaces, keys=keys
-                )
-                yield self._step(detail, end - first, lines.some(first, end))
+        if self.written:
+            yield self._load(self.written, 0, self.written_text)
+        if self.replaced:
+            yield self._load(self.replaced, self.replaced, self.replaced_text)
+
+    def _load(self, rows: int, replaces: int, text: bytes) -> Step:
+        detail = LoadDetail(
+            self.first_ts, worker=self.worker, layout=self.layout, replaces=replaces, keys=self.way.names
+        )
+        return self._step(detail, rows, text)
 
     def _step(self, detail: DeleteDetail | LoadDetail, rows: int, payload: bytes) -> Step:
         return Step(detail, self.last_ts, self.table.schema_name, self.table.name, rows, 0, payload)
 
 
-@dataclass(frozen=True, slots=True)
-class _Way:
+def way_for(segment: Segment, table: Table, places: np.ndarray) -> Way | None:
+    """How the changes of a table at some places are reduced; None where they can't be told so."""
+    return None if len(places) > FEW or segment.is_doubtful(table.id) else _way(table)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Way:
     """How a table's changes are reduced; tables that are alike but for their names have one."""
 
     layout: RowLayout
@@ -111,10 +116,14 @@ class _Way:
     held: bytes | bool
     """How the columns are compared that must be as they were for a row to be replaced in its place."""
     located: tuple[Column, ...]
+    names: tuple[str, ...]
+    """Of those."""
     number: int
     """The slot of the number that is the key downstream; -1 if it is another one."""
     is_plain: bool
     """Whether nothing takes more than cells."""
+    is_text: bool
+    """Whether all lines have one layout, whatever is in them."""
     indexes: int
     """Beside the primary key."""
 
@@ -145,16 +154,21 @@ class _Way:
         deleted = self._deletes(table, old, gone, images and images[0])
         if lines is None or deleted is None:
             return None
-        return FewChanges(table, deleted, lines, len(write) // _WORD)
+        written, count = len(write) // _WORD, len(lines)
+        return FewChanges(
+            table, self, segment.commit_ts(places[0]), segment.commit_ts(places[-1]), deleted, lines.layout,
+            written, lines.some(0, written), count - written, lines.some(written, count),
+        )  # fmt: skip
 
     def _effect(self, data: object, old: bytes, new: bytes, kinds: bytes) -> tuple[bytes, bytes, bytes] | None:
         """Places of the old images of rows to be removed, of the new ones of rows that come, and of those that take
         their former selves' places.
         """
-        found = lines_kernel.net(data, old, new, self.layout.slots, self.key, kinds)
-        if found is None:
+        ends = len(kinds).to_bytes(_WORD, sys.byteorder)
+        found = lines_kernel.net(data, old, new, self.layout.slots, self.key, kinds, ends)
+        if found is None or found[4] == REFUSED:
             return None
-        gone, write, before, after = found
+        gone, write, before, after, _ = found
         if before:
             alike = rows_kernel.alike(data, old, new, self.layout.compared, before, after)
             if UNSURE in alike:
@@ -173,13 +187,11 @@ class _Way:
             write += _where(alike, SAME, after, invert=True)
             before, after = (_where(alike, SAME, places) for places in (before, after))
         # A REPLACE leaves alone what it doesn't change; but a statement costs more than to make some entries anew.
-        if gone and write and after and len(after) // _WORD * self.indexes <= _ANEW:
+        if gone and write and after and len(after) // _WORD * self.indexes <= ANEW:
             return gone + before, write + after, b""
         return gone, write, after
 
-    def _deletes(
-        self, table: Table, old: bytes, gone: bytes, images: FoundImages | None
-    ) -> list[tuple[int, bytes]] | None:
+    def _deletes(self, table: Table, old: bytes, gone: bytes, images: FoundImages | None) -> list[Deleted] | None:
         """Rows and statement for the old images at some places."""
         if not gone:
             return []
@@ -205,7 +217,7 @@ def _where(codes: bytes, code: int, places: bytes, *, invert: bool = False) -> b
     )
 
 
-def _way_of(table: Table) -> _Way | None:
+def _way_of(table: Table) -> Way | None:
     layout, names, located = row_layout(table), identity(table), locating_columns(table)
     held = held_columns(table)
     if not rows_kernel.IS_COMPILED or layout is None or not names or not located:
@@ -221,9 +233,10 @@ def _way_of(table: Table) -> _Way | None:
     )
     is_number = len(located) == 1 and located[0].kind == "int"
     is_plain = is_number and not needs_images(table) and not layout.shows_collations
-    return _Way(
+    return Way(
         layout, array("q", [slots[name] for name in names]).tobytes(), codes, tuple(located),
-        slots[located[0].name] if is_number else -1, is_plain,
+        tuple(column.name for column in located),        slots[located[0].name] if is_number else -1, is_plain,
+        all(column.kind != "binary" for column in layout.columns),
         sum(not index.primary and index.state == STATE_PUBLIC for index in table.indexes),
     )  # fmt: skip
 

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from etl.shapes.alike_tables import few_changes
 from etl.shapes.conflicts import Dispatch, dispatch
 from etl.shapes.few_changes import FewChanges
 from etl.shapes.identity import conflict_keys
@@ -41,8 +42,7 @@ def steps(segment: Segment, timings: Timings, workers: int) -> Iterator[Step]:
     dispatched = []
     alone = []
     together: list[FewChanges] = []
-    for table, places in segment.tables:
-        few = FewChanges.of(segment, table, places, timings)
+    for few, (table, places) in zip(few_changes(segment, timings), segment.tables, strict=True):
         if few is not None:  # one session has it in order
             few.worker = len(together) % workers
             together.append(few)

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from etl.shapes.few_changes import FewChanges
+from etl.shapes.alike_tables import few_changes
 from etl.shapes.segment import Segment, Timings
-from etl.shapes.table_changes import changes_of, check_merged
+from etl.shapes.table_changes import TableChanges, changes_of, check_merged
 from etl.steps import Step
 
 
@@ -16,15 +16,16 @@ def steps(segment: Segment, timings: Timings, workers: int = 1) -> Iterator[Step
     """Delete steps of every table, then load steps of every table; one session writes them all. In
     safe mode, checks of tables without a key before."""
     reduced = [
-        FewChanges.of(segment, table, places, timings) or changes_of(segment, table, places, timings)
-        for table, places in segment.tables
+        few or changes_of(segment, table, places, timings)
+        for few, (table, places) in zip(few_changes(segment, timings), segment.tables, strict=True)
     ]
-    check_merged(reduced)
-    for table_changes in reduced:
+    others = [table_changes for table_changes in reduced if isinstance(table_changes, TableChanges)]
+    check_merged(others)
+    for table_changes in others:
         yield from table_changes.as_bytes(segment.after)
-    for table_changes in reduced:
+    for table_changes in others:
         yield from table_changes.checks()
-    for table_changes in reduced:
-        yield from table_changes.deletes()
-    for table_changes in reduced:
-        yield from table_changes.loads()
+    for each in reduced:
+        yield from each.deletes()
+    for each in reduced:
+        yield from each.loads()

@@ -19,7 +19,6 @@ from etl.formats.found_lines import Lines, format_found
 from etl.formats.load_data import format_load
 from etl.formats.sql_text import broken_text, key_conditions, number_text, row_conditions, shown
 from etl.shapes._rows_by_value import LISTED_FROM, DeletedRows
-from etl.shapes.few_changes import FewChanges
 from etl.shapes.identity import held_columns, identity, locating_columns
 from etl.shapes.net_effect import BrokenHistoryError, NetEffect, key_codes, multiset_effect, net_effect, unchanged
 from etl.shapes.raw_changes import PORTION_ROWS, RawChanges, decode, images_of, made_images
@@ -418,9 +417,9 @@ def changes_of(segment: Segment, table: Table, places: np.ndarray, timings: Timi
     )
 
 
-def check_merged(tables: Sequence[TableChanges | FewChanges]) -> None:
+def check_merged(tables: Sequence[TableChanges]) -> None:
     """Raises ChangeError if two tables that are merged downstream both bring a row with the same key."""
-    owners: dict[tuple[str, str, bytes], TableChanges | FewChanges] = {}
+    owners: dict[tuple[str, str, bytes], TableChanges] = {}
     for changes in tables:
         if not changes.source:
             continue

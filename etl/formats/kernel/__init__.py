@@ -10,14 +10,14 @@ from etl.formats.kernel.plain import Spec
 from upstream import kernel
 from upstream.compiled import is_usable
 
-EDITION = 3
+EDITION = 4
 """Of `compiled.c`: what was compiled from another edition isn't used."""
 
 GIVEN, SIGNED, UNSIGNED, YEAR, TEXT, BINARY, FIXED, DATE, DATETIME, TIME, ENUM = range(11)
 """How a column's values are written; GIVEN ones come as text."""
 
 FEW = 64
-"""Changes at most of which `net` tells what they come to."""
+"""Changes of a table at most of which `net` tells what they come to."""
 
 IS_COMPILED = kernel.IS_COMPILED and is_usable(__name__, EDITION)
 if IS_COMPILED:

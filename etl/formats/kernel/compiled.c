@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EDITION 3 /* as in __init__.py: what was compiled from other sources isn't used */
+#define EDITION 4 /* as in __init__.py: what was compiled from other sources isn't used */
 
 enum { NIL, COMPACT = 2, FLOAT = 5, DECIMAL, DURATION, VARINT, UVARINT, JSON, ABSENT = 255 }; /* a datum's flags */
 /* How a column's values are written; __init__.py has the same numbers. */
@@ -371,47 +371,50 @@ typedef struct {
     int64_t first, now; /* the first old image, -1 if a new one came before; the last new one, -1 if an old one came behind */
 } Key;
 
-/* net(data, old cells, new cells, slots, key slots, kinds) -> (gone old, new only, kept old, kept new), int64 places of images, or None.
-   Keys that are one number come in their order, others as they are met first. */
-static PyObject *net(PyObject *module, PyObject *args) {
-    Py_buffer data, cells[2], slots_of_key, kinds;
-    Py_ssize_t slots, keys = 0, counts[4] = {0, 0, 0, 0};
-    PyObject *result = NULL;
+typedef struct {
+    const Py_buffer *data;
+    const Py_buffer *cells; /* of old images and of new ones */
+    Py_ssize_t slots, width;
+    const void *key; /* the slots of the key */
+    int64_t at[2];   /* how many images of either came before */
     Key found[2 * FEW];
-    int64_t places[4][2 * FEW], at[2] = {0, 0};
-    if (!PyArg_ParseTuple(args, "y*y*y*ny*y*", &data, cells, cells + 1, &slots, &slots_of_key, &kinds)) return NULL;
-    Py_ssize_t width = slots_of_key.len / 8;
-    int is_number = width == 1;
-    if (slots <= 0 || !width || kinds.len > FEW || cells[0].len % (16 * slots) || cells[1].len % (16 * slots)) goto wrong;
-    for (Py_ssize_t k = 0; k < width; k++)
-        if (i64(slots_of_key.buf, k) < 0 || i64(slots_of_key.buf, k) >= slots) goto wrong;
-    for (Py_ssize_t change = 0; change < kinds.len; change++) {
-        u8 kind = ((const u8 *)kinds.buf)[change];
+} Net;
+
+enum { REFUSED = -1, WRONG = -2 };
+
+/* The keys of one table's changes, into `found`; how many there are, REFUSED or WRONG. */
+static Py_ssize_t keys_of(Net *net, const u8 *kinds, Py_ssize_t changes) {
+    Py_ssize_t keys = 0;
+    int is_number = net->width == 1, is_refused = changes > FEW;
+    Key *found = net->found;
+    for (Py_ssize_t change = 0; change < changes; change++) {
+        u8 kind = kinds[change];
         for (int is_new = kind == 0; is_new < (kind == 2 ? 1 : 2); is_new++) { /* 0 insert, 1 update, 2 delete */
-            if (kind > 2 || (at[is_new] + 1) * slots * 16 > cells[is_new].len) goto wrong;
-            const u8 *row = (const u8 *)cells[is_new].buf + 16 * slots * at[is_new];
+            if (kind > 2 || (net->at[is_new] + 1) * net->slots * 16 > net->cells[is_new].len) return WRONG;
+            int64_t at = net->at[is_new]++;
+            if (is_refused) continue; /* its images are passed over */
+            const u8 *row = (const u8 *)net->cells[is_new].buf + 16 * net->slots * at;
             Py_ssize_t i = 0;
             for (int same = 0; i < keys && !same; i += !same) {
                 same = 1;
-                for (Py_ssize_t k = 0; k < width && same > 0; k++) {
+                for (Py_ssize_t k = 0; k < net->width && same > 0; k++) {
                     Cell a, b;
-                    memcpy(&a, found[i].row + 16 * i64(slots_of_key.buf, k), 16);
-                    memcpy(&b, row + 16 * i64(slots_of_key.buf, k), 16);
-                    same = same_key(&data, a, b);
+                    memcpy(&a, found[i].row + 16 * i64(net->key, k), 16);
+                    memcpy(&b, row + 16 * i64(net->key, k), 16);
+                    same = same_key(net->data, a, b);
                 }
-                if (same < 0) goto refused;
+                is_refused |= same < 0;
             }
             if (i == keys) {
                 Cell own;
-                memcpy(&own, row + 16 * i64(slots_of_key.buf, 0), 16);
-                if (!keys && same_key(&data, own, own) < 0) goto refused;
+                memcpy(&own, row + 16 * i64(net->key, 0), 16);
+                is_refused |= !keys && same_key(net->data, own, own) < 0;
                 is_number &= flag_of(own) != COMPACT;
-                found[keys++] = (Key){row, own.word ^ (uint64_t)1 << 63, is_new ? -1 : at[0], is_new ? at[1] : -1};
+                found[keys++] = (Key){row, own.word ^ (uint64_t)1 << 63, is_new ? -1 : at, is_new ? at : -1};
             } else {
-                if ((found[i].now >= 0) == is_new) goto refused; /* they can't follow one another */
-                found[i].now = is_new ? at[1] : -1;
+                is_refused |= (found[i].now >= 0) == is_new; /* they can't follow one another */
+                found[i].now = is_new ? at : -1;
             }
-            at[is_new]++;
         }
     }
     for (Py_ssize_t i = 1; is_number && i < keys; i++)
@@ -419,21 +422,54 @@ static PyObject *net(PyObject *module, PyObject *args) {
             Key other = found[j];
             found[j] = found[j - 1], found[j - 1] = other;
         }
-    for (Py_ssize_t i = 0; i < keys; i++) {
-        int64_t first = found[i].first, now = found[i].now;
-        if (first >= 0 && now < 0) places[0][counts[0]++] = first;
-        if (first < 0 && now >= 0) places[1][counts[1]++] = now;
-        if (first >= 0 && now >= 0) places[2][counts[2]++] = first, places[3][counts[3]++] = now;
+    return is_refused ? REFUSED : keys;
+}
+
+/* net(data, old cells, new cells, slots, key slots, kinds, ends) -> (gone old, new only, kept old, kept new, counts): int64 places of
+   images, table by table, and how many of the first three each table has, -1 for one that is refused. `ends`: how many changes there
+   are up to the end of each. Keys that are one number come in their order, others as they are met first. */
+static PyObject *net(PyObject *module, PyObject *args) {
+    Py_buffer data, cells[2], slots_of_key, kinds, ends;
+    Py_ssize_t slots, counts[4] = {0, 0, 0, 0};
+    PyObject *result = NULL;
+    int64_t *places[4] = {NULL, NULL, NULL, NULL}, *counted = NULL;
+    if (!PyArg_ParseTuple(args, "y*y*y*ny*y*y*", &data, cells, cells + 1, &slots, &slots_of_key, &kinds, &ends)) return NULL;
+    Py_ssize_t width = slots_of_key.len / 8, tables = ends.len / 8, begin = 0;
+    if (slots <= 0 || !width || cells[0].len % (16 * slots) || cells[1].len % (16 * slots)) goto wrong;
+    for (Py_ssize_t k = 0; k < width; k++)
+        if (i64(slots_of_key.buf, k) < 0 || i64(slots_of_key.buf, k) >= slots) goto wrong;
+    if (!(counted = malloc(24 * (size_t)tables + 1))) goto memory;
+    for (int part = 0; part < 4; part++) /* an update of a key is two changes of keys */
+        if (!(places[part] = malloc(16 * (size_t)kinds.len + 1))) goto memory;
+    Net one = {&data, cells, slots, width, slots_of_key.buf, {0, 0}, {{NULL, 0, 0, 0}}};
+    for (Py_ssize_t t = 0; t < tables; t++) {
+        Py_ssize_t end = (Py_ssize_t)i64(ends.buf, t), before[3] = {counts[0], counts[1], counts[2]};
+        if (end < begin || end > kinds.len) goto wrong;
+        Py_ssize_t keys = keys_of(&one, (const u8 *)kinds.buf + begin, end - begin);
+        if (keys == WRONG) goto wrong;
+        for (Py_ssize_t i = 0; i < keys; i++) {
+            int64_t first = one.found[i].first, now = one.found[i].now;
+            if (first >= 0 && now < 0) places[0][counts[0]++] = first;
+            if (first < 0 && now >= 0) places[1][counts[1]++] = now;
+            if (first >= 0 && now >= 0) places[2][counts[2]++] = first, places[3][counts[3]++] = now;
+        }
+        for (int part = 0; part < 3; part++) counted[3 * t + part] = keys == REFUSED ? -1 : (int64_t)(counts[part] - before[part]);
+        begin = end;
     }
-    result = Py_BuildValue("(y#y#y#y#)", places[0], 8 * counts[0], places[1], 8 * counts[1], places[2], 8 * counts[2], places[3], 8 * counts[3]);
+    if (begin != kinds.len) goto wrong;
+    result = Py_BuildValue("(y#y#y#y#y#)", places[0], 8 * counts[0], places[1], 8 * counts[1], places[2], 8 * counts[2], places[3], 8 * counts[3],
+                           counted, 24 * tables);
     goto done;
-refused:
-    result = Py_NewRef(Py_None);
+memory:
+    PyErr_NoMemory();
     goto done;
 wrong:
     PyErr_SetString(PyExc_ValueError, "cells of other changes");
 done:
+    for (int part = 0; part < 4; part++) free(places[part]);
+    free(counted);
     PyBuffer_Release(&data), PyBuffer_Release(cells), PyBuffer_Release(cells + 1), PyBuffer_Release(&slots_of_key), PyBuffer_Release(&kinds);
+    PyBuffer_Release(&ends);
     return result;
 }
 

@@ -25,12 +25,15 @@ def lines(
 
 
 def net(
-    data: Any, old: bytes, new: bytes, slots: int, key: bytes, kinds: bytes, /
-) -> tuple[bytes, bytes, bytes, bytes] | None:
-    """The net effect of few changes of a table, given in order, by the key in some slots (`key`: int64): places (int64)
-    of old images of rows to delete, of new images of rows that did not exist before, of old and new ones of rows that
-    existed and still exist. None if values of the key aren't all numbers, or all text, or the changes can't
-    follow one another.
+    data: Any, old: bytes, new: bytes, slots: int, key: bytes, kinds: bytes, ends: Any, /
+) -> tuple[bytes, bytes, bytes, bytes, bytes] | None:
+    """The net effect of few changes of each of some alike tables, given in order, by the key in some slots (`key`:
+    int64): places (int64) of old images of rows to delete, of new images of rows that did not exist before, of old and
+    new ones of rows that existed and still exist, each table by table; and three numbers (int64) for each table, how
+    many there are of the first three. They are -1, and none of its images is there, if values of the key aren't all
+    numbers, or all text, or the changes can't follow one another.
+
+    `ends` (int64): the number of changes up to the end of each table.
 
     Here it is always None.
     """

@@ -196,9 +196,10 @@ def test_what_few_changes_come_to_is_where_they_lead(
     assert few is not None
     general = changes_of(segment, table, places, Timings())
     assert isinstance(general, TableChanges)
+    assert not [*general.as_bytes(9), *general.checks()]
     for found in (few, general):
         rows = Rows(table, before)
-        for step in [*found.as_bytes(9), *found.checks(), *found.deletes(), *found.loads()]:
+        for step in [*found.deletes(), *found.loads()]:
             assert (step.full_name, step.commit_ts) == ("d.t", 10 + (2 * len(changes) - 1) // 4)
             rows.execute(step)
         assert sorted(rows.rows.values()) == sorted(rows.as_text(row) for row in after)
@@ -271,15 +272,19 @@ def test_the_kernel_finds_the_net_effect_that_numpy_finds(changes: list[tuple[in
     new = [after for kind, _, after in changes if kind != DELETE]
     kinds = [kind for kind, _, _ in changes]
     cells = [b"".join(cell(8, key) for key in keys) for keys in (old, new)]
-    found = lines_kernel.net(b"", *cells, 1, array("q", [0]).tobytes(), bytes(kinds))
+    ends = array("q", [len(kinds)]).tobytes()
+    found = lines_kernel.net(b"", *cells, 1, array("q", [0]).tobytes(), bytes(kinds), ends)
+    assert found is not None
+    counts = array("q", found[4]).tolist()
     try:
         wanted = net_effect(np.array(kinds, np.int8), np.array(old, np.int64), np.array(new, np.int64))
     except BrokenHistoryError:
-        assert found is None
+        assert found[:4] == (b"",) * 4
+        assert counts == [-1, -1, -1]
         return
-    assert found is not None
     names = ("gone_old", "new_only", "kept_old", "kept_new")
-    assert [array("q", places).tolist() for places in found] == [getattr(wanted, name).tolist() for name in names]
+    assert [array("q", places).tolist() for places in found[:4]] == [getattr(wanted, name).tolist() for name in names]
+    assert counts == [len(getattr(wanted, name)) for name in names[:3]]
 
 
 def cell(flag: int, word: int, start: int = 0) -> bytes:
@@ -294,17 +299,26 @@ def cell(flag: int, word: int, start: int = 0) -> bytes:
     st.integers(-1, 3),
     st.lists(st.integers(-1, 3), max_size=3),
     st.binary(max_size=70) | st.lists(st.integers(0, 2), max_size=70).map(bytes),
+    st.lists(st.integers(-1, 70), max_size=3).map(sorted),
+    st.booleans(),
 )
 def test_cells_that_nobody_found_are_refused_or_lead_somewhere(
-    data: bytes, old: list[bytes], new: list[bytes], slots: int, key: list[int], kinds: bytes
-) -> None:
+    data: bytes, old: list[bytes], new: list[bytes], slots: int, key: list[int], kinds: bytes, ends: list[int],
+    whole: bool,
+) -> None:  # fmt: skip
+    ends = [*(end for end in ends if end <= len(kinds)), len(kinds)] if whole else ends
+    many = array("q", ends).tobytes()
     try:
-        found = lines_kernel.net(data, b"".join(old), b"".join(new), slots, array("q", key).tobytes(), kinds)
+        found = lines_kernel.net(data, b"".join(old), b"".join(new), slots, array("q", key).tobytes(), kinds, many)
     except ValueError as error:
         assert str(error) == "cells of other changes"
         return
     if found is not None:
         counts = sum(kind != INSERT for kind in kinds), sum(kind != DELETE for kind in kinds)
-        gone, fresh, kept_old, kept_new = (array("q", places).tolist() for places in found)
+        gone, fresh, kept_old, kept_new = (array("q", places).tolist() for places in found[:4])
         assert all(0 <= place < counts[0] for place in gone + kept_old)
         assert all(0 <= place < counts[1] for place in fresh + kept_new)
+        counted = np.frombuffer(found[4], np.int64).reshape(len(ends), 3)
+        assert ((counted >= 0).all(axis=1) | (counted == -1).all(axis=1)).all()
+        assert np.maximum(counted, 0).sum(axis=0).tolist() == [len(gone), len(fresh), len(kept_old)]
+        assert len(kept_old) == len(kept_new)
