@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +20,8 @@ from etl.shapes.raw_changes import RawChanges
 from etl.shapes.table_changes import Circumstances, TableChanges
 from etl.steps import ChangeError, CommitDetail, Step
 from relay import DELETE, INSERT, PART_SCHEMA, UPDATE
+
+_KINDS = 3
 
 
 class Collector:
@@ -95,8 +96,8 @@ class Collector:
                 " rows that its upstream kept, in another partition; who executes its statement drops them"
             )
             return ddl
-        circumstances = Circumstances(partial=True, source=found[1])
-        changes_kept = TableChanges(found[0], RawChanges.of(kept), self._timings, circumstances)
+        circumstances = Circumstances(partial=True, source=found.source)
+        changes_kept = TableChanges(found.table, RawChanges.of(kept), self._timings, circumstances)
         return with_kept_rows(ddl, changes_kept.loads())
 
     def flush(self, commit_ts: int, *, barrier: int = 1) -> Iterator[Step]:
@@ -134,24 +135,23 @@ class Collector:
         loose, self._loose = self._loose, set()
         partial: set[int] = set()
         sources: dict[int, str] = {}
-        for table_id, places in _places_by_table(table["table_id"].to_numpy()):
-            found = self._schemas.find(table_id, int(commit_ts[places[0]]))
+        for table_id, places, first_ts, *counts in _by_table(table["table_id"].to_numpy(), commit_ts, kinds):
+            found = self._schemas.find(table_id, first_ts)
             if found is None:
                 continue
-            ignored_kinds = self._schemas.ignored_kinds(found[0].id)
-            gives_way = found[0].id in loose and bool(locating_columns(found[0]))
-            may_lack_rows = found[0].id in self._mended
-            if ignored_kinds or gives_way or may_lack_rows or self._schemas.may_keep_rows(found[0].id):
-                partial.add(found[0].id)
-            if ignored_kinds:
-                places = places[~np.isin(kinds[places], list(ignored_kinds))]
-            if found[1]:
-                sources[found[0].id] = found[1]
-            if len(places) or found[0].id in taken_back:
-                tables.append((found[0], places))
-            self._count(self._schemas.name_upstream(table_id), kinds[places])
+            gives_way = table_id in loose and bool(locating_columns(found.table))
+            if found.ignored_kinds or gives_way or table_id in self._mended or found.may_keep_rows:
+                partial.add(table_id)
+            if found.ignored_kinds:
+                places = places[~np.isin(kinds[places], list(found.ignored_kinds))]
+                counts = [0 if kind in found.ignored_kinds else count for kind, count in enumerate(counts)]
+            if found.source:
+                sources[table_id] = found.source
+            if len(places) or table_id in taken_back:
+                tables.append((found.table, places))
+            self._count(found.name, counts)
         known = {found.id for found, _ in tables}
-        tables += [(self._schemas.find(i, through)[0], np.zeros(0, np.int64)) for i in taken_back if i not in known]  # type: ignore[index]
+        tables += [(self._schemas.find(i, through).table, np.zeros(0, np.int64)) for i in taken_back if i not in known]  # type: ignore[union-attr]
         left_out, self._left_out = tuple(self._left_out), []
         self._timings.decode += time.perf_counter() - started
         return Segment(
@@ -168,11 +168,11 @@ class Collector:
             taken_back=taken_back,
         )
 
-    def _count(self, name: str, kinds: np.ndarray) -> None:
-        if len(kinds):
+    def _count(self, name: str, counts: Sequence[int]) -> None:
+        """`counts`: changes of each kind."""
+        inserts, updates, deletes = counts[INSERT], counts[UPDATE], counts[DELETE]
+        if inserts or updates or deletes:
             before = self._counts.get(name, (0, 0, 0))
-            counted = np.bincount(kinds, minlength=3).tolist()
-            inserts, updates, deletes = (counted[kind] for kind in (INSERT, UPDATE, DELETE))
             self._counts[name] = (before[0] + inserts, before[1] + updates, before[2] + deletes)
 
     def _by_table_taken_back(self) -> dict[int, pa.Table]:
@@ -188,20 +188,25 @@ class Collector:
         for table_id in np.unique(ids).tolist():
             own = changes.filter(pa.array(ids == table_id))
             table = self._schemas.find(table_id, int(own["commit_ts"][0].as_py()))
-            if (
-                table is not None
-                and not table[1]
-                and locating_columns(table[0])
-                and not self._schemas.ignored_kinds(table_id)
-            ):
+            if table is not None and not table.source and locating_columns(table.table) and not table.ignored_kinds:
                 found[table_id] = own
         return found
 
 
-def _places_by_table(ids: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Each table id with the places, ascending, at which it stands in `ids`."""
+def _by_table(
+    ids: np.ndarray, commit_ts: np.ndarray, kinds: np.ndarray
+) -> Iterator[tuple[int, np.ndarray, int, int, int, int]]:
+    """Each table id with the places, ascending, at which it stands in `ids`, the commit timestamp of the first one, and
+    how many there are of each kind.
+    """
     order = np.argsort(ids, kind="stable")
     in_order = ids[order]
-    begins = np.flatnonzero(np.append(True, in_order[1:] != in_order[:-1])[: len(order)])
-    for begin, end in itertools.pairwise([*begins.tolist(), len(order)]):
-        yield int(in_order[begin]), order[begin:end]
+    is_first = np.append(True, in_order[1:] != in_order[:-1])[: len(order)]
+    begins = np.flatnonzero(is_first)
+    cells = (np.cumsum(is_first) - 1) * _KINDS + kinds[order]
+    counts = np.bincount(cells, minlength=_KINDS * len(begins)).reshape(-1, _KINDS)
+    ends = [*begins[1:].tolist(), len(order)]
+    firsts = order[begins]
+    of_kinds = (counts[:, kind].tolist() for kind in range(_KINDS))
+    places = map(order.__getitem__, map(slice, begins.tolist(), ends))
+    yield from zip(ids[firsts].tolist(), places, commit_ts[firsts].tolist(), *of_kinds, strict=True)

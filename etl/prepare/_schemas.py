@@ -9,11 +9,12 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from etl.prepare._destinations import Destination, destinations
 from etl.prepare._late_changes import Move, move_of, relocate
 from etl.prepare._options import PrepareOptions
 from etl.prepare._partitions import PartitionError
 from etl.recorded_schema import RecordedSchema
-from etl.rules import Filter, RouteError, Scoped, is_internal_table, scope_ddl, skip_reason
+from etl.rules import Filter, Scoped, is_internal_table, scope_ddl, skip_reason
 from etl.steps import ChangeError, RelaxDetail, Step
 from upstream.ddl_actions import Action
 from upstream.ddl_job import DdlJob
@@ -28,7 +29,8 @@ class Schemas:
     def __init__(self, options: PrepareOptions) -> None:
         self._filters, self._routes = options.filters, options.routes
         self._tables: dict[int, Table] = {}
-        self._routed: dict[int, tuple[Table, str]] = {}
+        self._destinations = destinations(options.filters, options.routes)
+        self._routed: dict[int, Destination] = {}
         self._truncated: set[int] = set()
         self._without_rows = options.without_rows
         self._unwanted: set[int] = set(options.without_rows)
@@ -43,11 +45,7 @@ class Schemas:
             self._tables.pop(table_id, None)
             return
         self._tables[table_id] = table
-        wanted = (
-            table.is_base_table
-            and table_id not in self._without_rows
-            and self._filters.wants_table(table.schema_name, table.name)
-        )
+        wanted = table_id not in self._without_rows and self._destinations.of(table).is_wanted
         (self._unwanted.discard if wanted else self._unwanted.add)(table_id)
 
     def enter(self, schema: RecordedSchema) -> None:
@@ -88,10 +86,10 @@ class Schemas:
         """For each table that gives up unique keys in this window, of those `changed` (ids), a relax step."""
         for table_id in self._relaxed.keys() if changed is None else self._relaxed.keys() & set(changed):
             found = self.find(table_id, commit_ts) if table_id in self._tables else None
-            if found is not None and not found[1]:
+            if found is not None and not found.source:
                 relaxed = RelaxDetail.of(self._tables[table_id], self._relaxed[table_id])
                 if relaxed.indexes:
-                    yield Step(relaxed, commit_ts, found[0].schema_name, found[0].name)
+                    yield Step(relaxed, commit_ts, found.table.schema_name, found.table.name)
 
     def scope(self, ddl: DdlJob) -> Scoped | None:
         """What of a DDL goes downstream; None if nothing does and no replicated table is touched, so that it is no
@@ -114,15 +112,13 @@ class Schemas:
         """The tables that a DDL changes as they are now."""
         return {i: self._tables[i] for i in ddl.effect.tables if i in self._tables}
 
-    def find(self, table_id: int, commit_ts: int) -> tuple[Table, str] | None:
-        """The table a change belongs to, under the name it has downstream, and, if its rows are merged with those of
-        others there, its own name; None if the change is to be dropped. Raises ChangeError.
-        """
-        if is_internal_table(table_id) or table_id in self._unwanted:
-            return None
+    def find(self, table_id: int, commit_ts: int) -> Destination | None:
+        """Where a change belongs; None if it is to be dropped. Raises ChangeError."""
         found = self._routed.get(table_id)
         if found is not None:
             return found
+        if is_internal_table(table_id) or table_id in self._unwanted:
+            return None
         table = self._tables.get(table_id)
         if table is None:
             if table_id in self._truncated:
@@ -131,27 +127,12 @@ class Schemas:
                 f"commit_ts {commit_ts} changes table id {table_id}, which the relay log doesn't describe; land the"
                 f" window again, or leave the transaction out: `sluice txn skip {commit_ts}`"
             )
-        try:
-            target = self._routes.target(table.schema_name, table.name)
-        except RouteError as error:
-            raise ChangeError(f"row changes at commit_ts {commit_ts}: {error}") from None
-        routed = table if target.route is None else replace(table, schema_name=target.schema, name=target.table)
+        found = self._destinations.of(table)
+        if found.refusal:
+            raise ChangeError(f"row changes at commit_ts {commit_ts}: {found.refusal}")
         given_up = self._relaxed.get(table_id)
         if given_up:
-            routed = replace(routed, indexes=tuple(index for index in routed.indexes if index.id not in given_up))
-        self._routed[table_id] = routed, table.full_name if target.is_merged else ""
-        return self._routed[table_id]
-
-    def name_upstream(self, table_id: int) -> str:
-        """The name that a table that `find` knows has upstream."""
-        return self._tables[table_id].full_name
-
-    def ignored_kinds(self, table_id: int) -> frozenset[int]:
-        """Kinds of a table's row changes that are left out."""
-        table = self._tables[table_id]
-        return self._filters.ignored_row_kinds(table.schema_name, table.name)
-
-    def may_keep_rows(self, table_id: int) -> bool:
-        """Whether a table's rows may stay downstream when a statement removes them upstream."""
-        table = self._tables[table_id]
-        return self._filters.may_keep_rows(table.schema_name, table.name)
+            indexes = tuple(index for index in found.table.indexes if index.id not in given_up)
+            found = replace(found, table=replace(found.table, indexes=indexes))
+        self._routed[table_id] = found
+        return found
