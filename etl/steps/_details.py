@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -358,6 +359,11 @@ class _KnownLayouts:
 _layouts = _KnownLayouts()
 
 
+@functools.lru_cache(maxsize=4096)
+def _names_text(names: tuple[str, ...]) -> str:
+    return to_text(names)
+
+
 def detail_to_text(detail: Detail) -> str:
     """The JSON of a detail."""
     if isinstance(detail, RowsDetail) and not (detail.safe or detail.absent or detail.source):
@@ -370,7 +376,7 @@ def detail_to_text(detail: Detail) -> str:
             if detail.replaces:
                 head += f',"replaces":{detail.replaces}'
             if detail.keys:
-                head += f',"keys":{to_text(detail.keys)}'
+                head += f',"keys":{_names_text(detail.keys)}'
             return f"{head}{_LAYOUT}{_layouts.text(detail.layout)}}}"
     return to_text(detail.to_json())
 

@@ -74,47 +74,73 @@ def to_batches(steps: Iterator[Step]) -> Iterator[pa.RecordBatch]:
     """Steps as record batches in STEP_SCHEMA, each of about 4 MiB of payload or one step. What came before an exception
     of `steps` is handed on before it: all that can go downstream does.
     """
-    waiting: list[Step] = []
-    size = first = 0
+    waiting = _Columns(0)
     try:
         for step in steps:
-            if waiting and size + len(step.payload) > _BATCH_BYTES:
-                yield _batch(waiting, first)
-                first += len(waiting)
-                waiting, size = [], 0
-            waiting.append(step)
-            size += len(step.payload)
+            if waiting.payload and waiting.bytes + len(step.payload) > _BATCH_BYTES:
+                yield waiting.to_batch()
+                waiting = _Columns(waiting.first + len(waiting.payload))
+            waiting.add(step)
     except Exception:
-        if waiting:
-            yield _batch(waiting, first)
+        if waiting.payload:
+            yield waiting.to_batch()
         raise
-    if waiting:
-        yield _batch(waiting, first)
+    if waiting.payload:
+        yield waiting.to_batch()
 
 
-def _batch(steps: list[Step], first: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(range(first, first + len(steps)), pa.int32()),
-            pa.array([s.kind for s in steps], pa.string()),
-            pa.array([s.schema for s in steps], pa.string()),
-            pa.array([s.table for s in steps], pa.string()),
-            pa.array([detail_to_text(s.detail) for s in steps], pa.string()),
-            pa.array([s.rows for s in steps], pa.int64()),
-            pa.array([s.changes for s in steps], pa.int64()),
-            pa.array([s.commit_ts for s in steps], pa.int64()),
-            _payloads(steps),
-        ],
-        schema=STEP_SCHEMA,
-    )
+class _Columns:
+    """The columns of steps, as they come: thousands of steps that wait would be as many objects to go through for the
+    garbage collector.
+    """
+
+    def __init__(self, first: int) -> None:
+        """`first`: the number of the first step."""
+        self.first, self.bytes = first, 0
+        self.payload: list[Any] = []
+        self._kind: list[str] = []
+        self._schema: list[str] = []
+        self._table: list[str] = []
+        self._detail: list[str] = []
+        self._rows: list[int] = []
+        self._changes: list[int] = []
+        self._commit_ts: list[int] = []
+
+    def add(self, step: Step) -> None:
+        detail = detail_to_text(step.detail)
+        self._kind.append(step.kind)
+        self._schema.append(step.schema)
+        self._table.append(step.table)
+        self._detail.append(detail)
+        self._rows.append(step.rows)
+        self._changes.append(step.changes)
+        self._commit_ts.append(step.commit_ts)
+        self.payload.append(step.payload)
+        self.bytes += len(step.payload)
+
+    def to_batch(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(range(self.first, self.first + len(self.payload)), pa.int32()),
+                pa.array(self._kind, pa.string()),
+                pa.array(self._schema, pa.string()),
+                pa.array(self._table, pa.string()),
+                pa.array(self._detail, pa.string()),
+                pa.array(self._rows, pa.int64()),
+                pa.array(self._changes, pa.int64()),
+                pa.array(self._commit_ts, pa.int64()),
+                _joined(self.payload),
+            ],
+            schema=STEP_SCHEMA,
+        )
 
 
-def _payloads(steps: list[Step]) -> pa.BinaryArray:
+def _joined(payloads: list[Any]) -> pa.BinaryArray:
     # Not pa.array over memoryviews: that keeps every buffer it was given for ever (pyarrow 26).
-    offsets = list(itertools.accumulate((len(s.payload) for s in steps), initial=0))
-    data = b"".join(memoryview(s.payload) for s in steps)
+    offsets = list(itertools.accumulate(map(len, payloads), initial=0))
+    data = b"".join(map(memoryview, payloads))
     return pa.BinaryArray.from_buffers(
-        pa.binary(), len(steps), [None, pa.array(offsets, pa.int32()).buffers()[1], pa.py_buffer(data)]
+        pa.binary(), len(payloads), [None, pa.array(offsets, pa.int32()).buffers()[1], pa.py_buffer(data)]
     )
 
 
