@@ -45,8 +45,11 @@ class Schemas:
             self._tables.pop(table_id, None)
             return
         self._tables[table_id] = table
-        wanted = table_id not in self._without_rows and self._destinations.of(table).is_wanted
+        destination = self._destinations.of(table)
+        wanted = destination.is_wanted and table_id not in self._without_rows and not is_internal_table(table_id)
         (self._unwanted.discard if wanted else self._unwanted.add)(table_id)
+        if wanted and not destination.refusal and table_id not in self._relaxed:
+            self._routed[table_id] = destination
 
     def enter(self, schema: RecordedSchema) -> None:
         """Go on into a window."""
