@@ -235,7 +235,7 @@ def _way_of(table: Table) -> Way | None:
     is_plain = is_number and not needs_images(table) and not layout.shows_collations
     return Way(
         layout, array("q", [slots[name] for name in names]).tobytes(), codes, tuple(located),
-        tuple(column.name for column in located),        slots[located[0].name] if is_number else -1, is_plain,
+        tuple(column.name for column in located), slots[located[0].name] if is_number else -1, is_plain,
         all(column.kind != "binary" for column in layout.columns),
         sum(not index.primary and index.state == STATE_PUBLIC for index in table.indexes),
     )  # fmt: skip
