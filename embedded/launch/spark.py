@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,16 @@ appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss.SSS} %p %c{1}: %m%n%ex
 """
+
+CLASS_ARCHIVE = Path(sys.prefix) / "share" / "sluice" / "spark-classes.jsa"
+"""Spark's classes as Java has them in memory, if `embedded.launch.class_archive` made it."""
+
+
+def class_archive_option() -> str:
+    """What makes a JVM take Spark's classes from the archive, at half of the CPU time until its first job is done; ""
+    where there is none. Java goes without one that is of other jars or of another Java.
+    """
+    return f"-XX:SharedArchiveFile={shlex.quote(str(CLASS_ARCHIVE))}" if CLASS_ARCHIVE.exists() else ""
 
 
 def java_home() -> Path:
@@ -56,8 +67,10 @@ def cores() -> int:
         return found
 
 
-def spark(site: Site) -> Part:
-    """The Spark Connect server, in one process; Python workers use this interpreter and see the repository."""
+def spark(site: Site, class_option: str | None = None) -> Part:
+    """The Spark Connect server, in one process; Python workers use this interpreter and see the repository.
+    `class_option` is for the JVM, `class_archive_option()` by default.
+    """
     port = site.ports["spark"]
     data = site.data("spark")
     scratch = data / "local"
@@ -78,13 +91,16 @@ def spark(site: Site) -> Part:
             folder.mkdir(parents=True, exist_ok=True)
         (data / "conf" / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
 
-    command = ConnectServer(Listening(LOOPBACK, port), f"local[{cores() + _STANDING}]", own, sys.executable).command()
+    # Not as SPARK_CONF_DIR: that is on the class path, and no archive is used where a folder on it holds files.
+    logging = f"-Dlog4j2.configurationFile={(data / 'conf' / 'log4j2.properties').as_uri()}"
+    options = f"{logging} {class_archive_option() if class_option is None else class_option}".rstrip()
+    listening = Listening(LOOPBACK, port)
+    command = ConnectServer(listening, f"local[{cores() + _STANDING}]", own, sys.executable, options).command()
     return Part(
         name="spark",
         argv=command.argv,
         env=dict(command.env)
         | {
-            "SPARK_CONF_DIR": str(data / "conf"),
             "SPARK_LOCAL_IP": LOOPBACK,
             "JAVA_HOME": str(java_home()),
             "TMPDIR": str(scratch),

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from embedded.launch.part import LOOPBACK, base_environment
-from embedded.launch.spark import java_home
+from embedded.launch.spark import class_archive_option, java_home
 from embedded.state import StackError
 from etl.spark.start import Command, ConnectServer, Listening, Room, master, worker
 
@@ -43,7 +43,8 @@ class StandaloneCluster:
             "spark.driver.memory": "512m",
             "spark.executor.memory": "512m",
         }
-        self._connect = ConnectServer(Listening(LOOPBACK, port), self.master_url, conf, sys.executable)
+        listening = Listening(LOOPBACK, port)
+        self._connect = ConnectServer(listening, self.master_url, conf, sys.executable, class_archive_option())
 
     @property
     def master_url(self) -> str:
@@ -117,6 +118,7 @@ class StandaloneCluster:
         env = base_environment()
         del env["PYTHONPATH"]
         env |= {"JAVA_HOME": str(java_home()), "SPARK_LOCAL_IP": LOOPBACK, **command.env}
+        env["SPARK_DAEMON_JAVA_OPTS"] = class_archive_option()
         with (self.home / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 command.argv, env=env, cwd=self.home, stdin=subprocess.DEVNULL, stdout=log, stderr=log,

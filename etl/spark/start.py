@@ -51,7 +51,7 @@ def spark_home() -> Path:
     spec = find_spec("pyspark")
     if spec is None or not spec.origin:
         raise SparkMissingError("pyspark is not installed")
-    home = Path(spec.origin).parent
+    home = Path(spec.origin).parent.resolve()  # one name for it, whichever way leads there: archived classes go by it
     if not (home / "jars").is_dir():
         raise SparkMissingError(f"{home} has no jars of Spark's")
     return home
@@ -104,6 +104,8 @@ class ConnectServer:
     """Settings of Spark's, on top of those that Sluice needs."""
     python: str = ""
     """The Python of the workers; by default this one where they are of this machine, and ``python3`` elsewhere."""
+    java_options: str = ""
+    """For its JVM and those of its executors, on top of those that Sluice needs."""
 
     @property
     def is_local(self) -> bool:
@@ -113,11 +115,12 @@ class ConnectServer:
     @property
     def settings(self) -> dict[str, str]:
         """All settings that it is started with."""
+        java = f"{_FEW_THREADS} {self.java_options}".rstrip()
         found = {
             "spark.master": self.master,
             "spark.driver.memory": "1g",
-            "spark.driver.extraJavaOptions": _FEW_THREADS,
-            "spark.executor.extraJavaOptions": _FEW_THREADS,
+            "spark.driver.extraJavaOptions": java,
+            "spark.executor.extraJavaOptions": java,
             "spark.driver.host": self.listening.host,
             "spark.connect.grpc.binding.port": str(self.listening.port),
             "spark.sql.catalogImplementation": "in-memory",
