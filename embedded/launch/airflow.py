@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import functools
+import hashlib
 import json
 import os
 import secrets
@@ -21,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,8 @@ _TASKS_OF_A_PIPELINE = 3
 """That run all the time."""
 _FRESH_S = 0.3
 _prepare_lock = threading.Lock()
+KEPT = Path(sys.prefix) / "share" / "sluice"
+"""For what all stacks of this Python begin with."""
 
 
 def password_file(home: Path) -> Path:
@@ -145,16 +149,47 @@ def _prepare(data: Path, env: dict[str, str], name: str) -> None:
             if name == "airflow-scheduler":
                 _bury_schedulers(data / "airflow.db")
             return
-        (data / "airflow.db").unlink(missing_ok=True)
-        done = subprocess.run(
-            [sys.executable, "-m", "airflow", "db", "migrate"],
-            env={**base_environment(), **env}, cwd=data, capture_output=True, text=True, timeout=900,
-        )  # fmt: skip
-        if done.returncode:
-            raise RuntimeError(f"`airflow db migrate` failed: {(done.stdout + done.stderr).strip()[-2000:]}")
-        with sqlite3.connect(data / "airflow.db") as database:
-            database.execute("CREATE TABLE sluice_migrated (done INTEGER)")
-        shutil.copyfile(data / "airflow.db", data / "empty.db")
+        for leftover in data.glob("airflow.db*"):  # of a migration that was killed
+            leftover.unlink()
+        kept = _kept_database()
+        if not _is_migrated(kept):
+            _migrate(data, env)
+            with contextlib.suppress(OSError):  # the Python may be somebody else's
+                _put(data / "airflow.db", kept)
+        else:
+            _put(kept, data / "airflow.db")
+        _put(data / "airflow.db", data / "empty.db")
+
+
+def _migrate(data: Path, env: dict[str, str]) -> None:
+    """Raises RuntimeError."""
+    done = subprocess.run(
+        [sys.executable, "-m", "airflow", "db", "migrate"],
+        env={**base_environment(), **env}, cwd=data, capture_output=True, text=True, timeout=900,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"`airflow db migrate` failed: {(done.stdout + done.stderr).strip()[-2000:]}")
+    with contextlib.closing(sqlite3.connect(data / "airflow.db")) as database, database:
+        database.execute("CREATE TABLE sluice_migrated (done INTEGER)")
+
+
+def _kept_database() -> Path:
+    """Where an empty database is kept for the next stack: migrating costs some 4 s of CPU time, and gives the same each
+    time. Airflow's version and settings decide what is in it; no secret does, and nothing of a stack.
+    """
+    settings = hashlib.sha256(Path(__file__).with_name("airflow.cfg").read_bytes()).hexdigest()[:16]
+    return KEPT / f"airflow-{version('apache-airflow-core')}-{settings}.db"
+
+
+def _put(source: Path, target: Path) -> None:
+    """Copy it as a whole, or not at all. Raises OSError."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    try:
+        shutil.copyfile(source, fresh)
+        fresh.replace(target)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def _bury_schedulers(database: Path) -> None:
