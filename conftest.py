@@ -33,6 +33,9 @@ def _reaches_the_disk(descriptor: int) -> None:
 
 os.fsync = os.fdatasync = _reaches_the_disk
 
+# Until all is collected: what is imported and collected stays, and looking through it again and again finds nothing.
+gc.disable()
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
@@ -52,3 +55,4 @@ def pytest_collection_finish(session):
     if hasattr(session.config, "workerinput"):
         gc.collect()
         gc.freeze()
+    gc.enable()
