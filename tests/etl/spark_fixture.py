@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from embedded.launch.part import Site, base_environment
@@ -72,12 +73,19 @@ class SparkServer:
             self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """kill -9, with its Python workers."""
+        """kill -9, with its Python workers: they have a group of their own, and would answer for a moment longer."""
         if self._process is not None:
+            workers: list[psutil.Process] = []
+            with contextlib.suppress(psutil.NoSuchProcess):
+                workers = psutil.Process(self._process.pid).children(recursive=True)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
+            for worker in workers:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    worker.kill()
+            psutil.wait_procs(workers, 60)
 
 
 @pytest.fixture(scope="session")
