@@ -417,15 +417,16 @@ class MySQLSession:
                 found.append(str(rows[0][0]) if rows else "")
         return found
 
-    def load(self, target: str, layout: Layout, payload: Any, *, strict: bool = True) -> LoadOutcome:
+    def load(self, target: str, layout: Layout, payload: Any, *, strict: bool = True, also: str = "") -> LoadOutcome:
         """Write rows into `target`, a table's full name, quoted; `payload` (bytes-like) and `layout` as
         `etl.formats.load_data` makes them. Rows with the same keys are replaced. `strict` False: what doesn't fit is
-        converted with a warning.
+        converted with a warning. `also`: an assignment to one more column, of what the others have been given; only
+        where the server loads in transactions.
         """
         if not strict:
             self.query(f"SET SESSION sql_mode='{_session_setup.LENIENT_SQL_MODE}'")
             try:
-                return self.load(target, layout, payload)
+                return self.load(target, layout, payload, also=also)
             finally:
                 with contextlib.suppress(DownstreamError):  # a lost connection has no mode any more
                     self.query(f"SET SESSION sql_mode='{_session_setup.STRICT_SQL_MODE}'")
@@ -433,8 +434,10 @@ class MySQLSession:
             self.before_write()
         connection = self._open()
         if not self.dialect.loads_in_transactions:
+            if also:
+                raise ValueError("rows that are written as statements can't be computed with")
             return self._replace(connection, target, layout, payload)
-        order = _load_order(Load(target, layout, payload))
+        order = _load_order(Load(target, layout, payload), also=also)
         connection.offered = (order.name, payload)
         try:
             self._run(order.statement, None)
@@ -575,9 +578,9 @@ def _load_ahead(connection: _Connection, load: Load) -> Order:
     return Order(insert_statement(load.target, layout, load.payload, replaces=load.may_replace))
 
 
-def _load_order(load: Load, *, led: bool = False) -> Order:
-    """`led`: to be sent ahead."""
+def _load_order(load: Load, *, led: bool = False, also: str = "") -> Order:
+    """`led`: to be sent ahead. `also`: as `MySQLSession.load` has it."""
     name = "sluice-" + secrets.token_hex(8)
-    statement = f"LOAD DATA LOCAL INFILE '{name}' {load_statement(load.target, load.layout, led=led)}"
+    statement = f"LOAD DATA LOCAL INFILE '{name}' {load_statement(load.target, load.layout, led=led, also=also)}"
     payload = FIRST_LINE + bytes(load.payload) if led else load.payload
     return Order(statement.encode("utf-8", "surrogateescape"), name.encode(), payload)

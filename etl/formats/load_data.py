@@ -131,9 +131,9 @@ def layout_of(table: Table, forms: Mapping[str, str]) -> Layout:
     )
 
 
-def load_statement(target: str, layout: Layout, *, led: bool = False) -> str:
+def load_statement(target: str, layout: Layout, *, led: bool = False, also: str = "") -> str:
     """What follows ``LOAD DATA LOCAL INFILE '<name>' ``. `target`: the table's full name, quoted. `led`: the text has a
-    line before its rows.
+    line before its rows. `also`: an assignment to one more column, of what the others have been given.
     """
     targets: list[str] = []
     conversions: list[str] = []
@@ -148,6 +148,8 @@ def load_statement(target: str, layout: Layout, *, led: bool = False) -> str:
         value = f"CAST({variable} AS UNSIGNED)" if column in layout.bits else f"UNHEX({variable})"
         conversions.append(f"{quote_name(column)}={value}")
         targets.append(variable)
+    if also:
+        conversions.append(also)
     return (
         f"REPLACE INTO TABLE {target} CHARACTER SET utf8mb4 FIELDS TERMINATED BY '\\t' ESCAPED BY '\\\\' "
         f"LINES TERMINATED BY '\\n' {'IGNORE 1 LINES ' if led else ''}({', '.join(targets)})"

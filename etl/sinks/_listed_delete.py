@@ -2,16 +2,18 @@
 
 The rows are loaded into a temporary table with columns as the target has them, and found by a hash of their values and
 then by the values themselves, exactly. Of which as many are there as have to go, all go in one DELETE. Nothing tells
-equal rows apart, so what is there more often, or seems to be missing, is left to a statement with a LIMIT for each row
-that differs: what that doesn't find is missing. Two statements read the table once each, however many rows go. A table
-that is much larger than what goes, and has an index, is left to those statements, too.
+equal rows apart, so of those that are there more often all go, too, and as many as are to stay come back, where that
+makes the same rows. What is left, or seems to be missing, gets a statement with a LIMIT for each row that differs: what
+that doesn't find is missing. Two statements read the table once each, however many rows go. A table that is much
+larger than what goes, and has an index, is left to those statements, too.
 """
 
 from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from errors import Signal
 from etl.downstream import DownstreamError, LoadOutcome, MySQLSession
@@ -22,9 +24,12 @@ from etl.steps import DeleteDetail, ListedRows, Step
 _HASH = quote_name("sluice_hash")
 _MUCH_LARGER = 1000
 """Of a table with so many rows for each that goes, and an index, nothing is read from end to end."""
-_SIZE = (
-    "SELECT TABLE_ROWS FROM information_schema.TABLES t WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND EXISTS (SELECT"
-    " 1 FROM information_schema.STATISTICS i WHERE i.TABLE_SCHEMA = t.TABLE_SCHEMA AND i.TABLE_NAME = t.TABLE_NAME)"
+_MOST_COPIES = 500
+"""Of a row that come back at once."""
+_TABLE = (
+    "SELECT TABLE_TYPE, TABLE_ROWS, EXISTS (SELECT 1 FROM information_schema.STATISTICS i WHERE i.TABLE_SCHEMA ="
+    " t.TABLE_SCHEMA AND i.TABLE_NAME = t.TABLE_NAME) FROM information_schema.TABLES t WHERE TABLE_SCHEMA = %s AND"
+    " TABLE_NAME = %s"
 )
 
 
@@ -39,6 +44,25 @@ def statements_of(step: Step) -> list[bytes]:
         return [payload]
     edges = list(itertools.accumulate(listed.lengths, initial=0))
     return [payload[begin:end] for begin, end in itertools.pairwise(edges)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The columns that the list brings. `are_all`: the table has no other one that a row could hold something in."""
+
+    brought: Sequence[ChunkColumn]
+    are_all: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """`gone`: how many rows are to go at once. `back`: how many of a row come back, by its number. `alone`: the numbers
+    of those that are left.
+    """
+
+    gone: int
+    back: Mapping[int, int]
+    alone: Sequence[int]
 
 
 class ListedDelete:
@@ -70,32 +94,42 @@ class ListedDelete:
     def _at_once(self) -> tuple[int | None, Sequence[int]]:
         """How many rows went, and the numbers of those that are left to a statement each."""
         columns = self._columns()
+        brought = columns.brought
         try:
-            self._load(columns)
-            expected, alone = self._count(columns)
+            self._load(brought)
+            counted = self._count(columns)
             self._wrote = True
-            if alone:
-                numbers = ", ".join(map(str, alone))
+            if counted.alone:
+                numbers = ", ".join(map(str, counted.alone))
                 self._session.execute(f"DELETE FROM {self._scratch} WHERE {self._row} IN ({numbers})")
-            affected = self._session.execute(f"DELETE {self._target} FROM {self._joined(columns)}") if expected else 0
+            if counted.gone and self._session.execute(f"DELETE {self._target} FROM {self._joined(brought)}") != (
+                counted.gone
+            ):
+                return None, counted.alone
+            copies = sum(counted.back.values())
+            if copies and self._session.execute(self._return(brought, counted.back)) != copies:
+                return None, counted.alone
         finally:
             if self._session.is_connected:
                 self._session.query(f"DROP TEMPORARY TABLE IF EXISTS {self._scratch}")
-        return affected if affected == expected else None, alone
+        return counted.gone - copies, counted.alone
 
-    def _columns(self) -> list[ChunkColumn]:
+    def _columns(self) -> _Columns:
         if not self._session.dialect.loads_in_transactions:
             raise _NotAtOnceError
         place = self._step.schema, self._step.table
-        sizes = self._session.query(_SIZE, place)
-        if sizes and int(sizes[0][0] or 0) > _MUCH_LARGER * len(self._listed.counts):
+        found = self._session.query(_TABLE, place)
+        kind, size, is_indexed = found[0] if found else ("", 0, 0)
+        if is_indexed and int(size or 0) > _MUCH_LARGER * len(self._listed.counts):
             raise _NotAtOnceError
         there = {column.name.lower(): column for column in columns_there(self._session, *place)}
-        brought = [name.lower() for name in self._listed.layout.columns[2:]]
-        found = [there[name] for name in brought if name in there]
-        if len(found) < len(brought) or any(column.is_computed for column in found):
+        names = [name.lower() for name in self._listed.layout.columns[2:]]
+        brought = [there[name] for name in names if name in there]
+        if len(brought) < len(names) or any(column.is_computed for column in brought):
             raise _NotAtOnceError
-        return found
+        # A table with a history of its own would show that rows went and came back.
+        are_all = str(kind) == "BASE TABLE" and all(there[name].is_computed for name in set(there) - set(names))
+        return _Columns(brought, are_all)
 
     def _load(self, columns: Sequence[ChunkColumn]) -> None:
         session, listed = self._session, self._listed
@@ -103,27 +137,67 @@ class ListedDelete:
         definitions = ", ".join(column.definition for column in columns)
         session.execute(f"CREATE TEMPORARY TABLE {self._scratch} ({own}, {definitions}, KEY ({_HASH})) ENGINE=InnoDB")
         text = memoryview(self._step.payload)[sum(listed.lengths) :]
-        outcome = session.load(self._scratch, listed.layout, text)
+        hashed = f"{_HASH} = {_hash_of(columns, self._scratch)}"
+        outcome = session.load(self._scratch, listed.layout, text, also=hashed)
         if outcome != LoadOutcome(len(listed.counts), 0, 0, 0):
             raise _NotAtOnceError
-        session.execute(f"UPDATE {self._scratch} n SET {_HASH} = {_hash_of(columns, 'n')}")
 
-    def _count(self, columns: Sequence[ChunkColumn]) -> tuple[int, Sequence[int]]:
-        """How many rows are to go at once, and which are left."""
+    def _count(self, columns: _Columns) -> _Counted:
+        """What is to be done with the rows. Where each is there, and few too often, the tables are joined only once:
+        that costs as much as to remove the rows.
+        """
         counted = (
-            f"SELECT n.{self._row} AS i, n.{self._times} AS wanted, COUNT(*) AS found FROM {self._joined(columns)}"
+            f"SELECT n.{self._row} AS i, n.{self._times} AS wanted, COUNT(*) AS found,"
+            f" MAX({_unlike(columns)}) AS unlike FROM {self._joined(columns.brought)}"
+            f" GROUP BY n.{self._row}, n.{self._times}"
         )
-        counted += f" GROUP BY n.{self._row}, n.{self._times}"
-        ((rows, same),) = self._session.query(
-            f"SELECT COUNT(*), COALESCE(SUM(wanted = found), 0) FROM ({counted}) AS counted"
+        groups = self._session.query(
+            "SELECT found - wanted AS surplus, unlike, COUNT(*), SUM(i + 1), GROUP_CONCAT(IF(found = wanted, NULL, i))"
+            f" FROM ({counted}) AS counted GROUP BY surplus, unlike"
         )
         counts = self._listed.counts
-        if int(rows) == int(same) == len(counts):
-            return sum(counts), ()
+        if sum(int(count) for _, _, count, _, _ in groups) == len(counts):
+            lists = [
+                (int(surplus), bool(unlike), int(total), _numbers(rows))
+                for surplus, unlike, _, total, rows in groups
+                if int(surplus)
+            ]
+            # The server cuts a list that is too long, in the middle of a number, too: then the sum is less.
+            if all(sum(rows) + len(rows) == total for _, _, total, rows in lists):
+                return self._sorted_out([(surplus, unlike, rows) for surplus, unlike, _, rows in lists])
         at_once = [
             int(row) for (row,) in self._session.query(f"SELECT i FROM ({counted}) AS counted WHERE wanted = found")
         ]
-        return sum(counts[row] for row in at_once), sorted(set(range(len(counts))) - set(at_once))
+        alone = sorted(set(range(len(counts))) - set(at_once))
+        return _Counted(sum(counts[row] for row in at_once), {}, alone)
+
+    def _sorted_out(self, lists: Sequence[tuple[int, bool, Sequence[int]]]) -> _Counted:
+        """All rows are there. `lists`: of those that are there in another number, how many too many, whether equal ones
+        may not be alike, and their numbers.
+        """
+        back: dict[int, int] = {}
+        alone: list[int] = []
+        room = len(self._listed.counts)  # no more comes back than goes
+        for surplus, unlike, rows in sorted(lists):
+            for row in rows:
+                if unlike or not 0 < surplus <= min(room, _MOST_COPIES):
+                    alone.append(row)
+                else:
+                    back[row] = surplus
+                    room -= surplus
+        counts = self._listed.counts
+        gone = sum(counts) - sum(counts[row] for row in alone) + sum(back.values())
+        return _Counted(gone, back, sorted(alone))
+
+    def _return(self, brought: Sequence[ChunkColumn], back: Mapping[int, int]) -> str:
+        names = ", ".join(column.quoted for column in brought)
+        values = ", ".join(f"n.{column.quoted}" for column in brought)
+        rows = " UNION ALL ".join(f"SELECT {row} AS i, {copies} AS copies" for row, copies in back.items())
+        numbers = " UNION ALL ".join(f"SELECT {number} AS k" for number in range(1, max(back.values()) + 1))
+        return (
+            f"INSERT INTO {self._target} ({names}) SELECT {values} FROM {self._scratch} n JOIN ({rows}) AS back ON"
+            f" back.i = n.{self._row} JOIN ({numbers}) AS numbers ON numbers.k <= back.copies"
+        )
 
     def _joined(self, columns: Sequence[ChunkColumn]) -> str:
         """The target, read from end to end, with the rows `n` that are equal. An index of its own wouldn't help: what
@@ -133,6 +207,24 @@ class ListedDelete:
         same = [f"{column.exact(target)} <=> {column.exact('n')}" for column in columns]
         condition = " AND ".join([f"n.{_HASH} = {_hash_of(columns, target)}", *same])
         return f"{target} STRAIGHT_JOIN {self._scratch} n FORCE INDEX ({_HASH}) ON {condition}"
+
+
+def _unlike(columns: _Columns) -> str:
+    """Whether rows that equal one of `n` may not be like it: 0.0 equals -0.0, of JSON 1.0 equals 1, and other columns
+    hold what they like.
+    """
+    if not columns.are_all or any(column.data_type == "json" for column in columns.brought):
+        return "1"
+    zeros = [
+        f"COALESCE(n.{column.quoted} = 0, 0)" for column in columns.brought if column.data_type in ("float", "double")
+    ]
+    return " OR ".join(zeros) or "0"
+
+
+def _numbers(text: object) -> list[int]:
+    """Those of a list, of which the last may be cut off."""
+    text = text.decode() if isinstance(text, bytes) else str(text or "")
+    return [int(each) for each in text.split(",") if each]
 
 
 def _hash_of(columns: Sequence[ChunkColumn], table: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from etl.downstream import MySQLSession
+from etl.downstream import DownstreamError, MySQLSession
 from etl.formats.sql_text import row_conditions
 from etl.shapes._rows_by_value import DeletedRows
 from etl.sinks import _listed_delete
@@ -17,6 +18,7 @@ from etl.sinks.sink import ApplyError
 from etl.sinks.step_writer import StepWriter
 from etl.steps import DeleteDetail, Step
 from tests.etl.story import table
+from upstream.schema import Table
 
 TABLE = table(1, "t", "a int", "t varchar(20)")
 PLAIN = "CREATE TABLE d.t (a int, t varchar(20) COLLATE utf8mb4_general_ci)"
@@ -26,15 +28,16 @@ MORE_COLUMNS = "CREATE TABLE d.t (own int DEFAULT 5, a int, t varchar(20) COLLAT
 Rows = Sequence[tuple[Any, ...]]
 
 
-def steps(wanted: Rows, *, lenient: bool = False) -> Iterator[Step]:
+def steps(wanted: Rows, *, lenient: bool = False, of: Table = TABLE) -> Iterator[Step]:
     """The steps that remove these rows."""
     each = Counter(wanted)
+    kinds = {"int": pa.int64(), "double": pa.float64()}
     images = {
-        column.name: pa.array([row[n] for row in each], kind)
-        for n, (column, kind) in enumerate(zip(TABLE.columns, (pa.int64(), pa.large_string()), strict=True))
+        column.name: pa.array([row[n] for row in each], kinds.get(column.kind, pa.large_string()))
+        for n, column in enumerate(of.columns)
     }
-    conditions = row_conditions(TABLE.columns, list(images.values())).to_pylist()
-    for count, payload, listed in DeletedRows(TABLE, conditions, list(each.values()), images).listed():
+    conditions = row_conditions(of.columns, list(images.values())).to_pylist()
+    for count, payload, listed in DeletedRows(of, conditions, list(each.values()), images).listed():
         yield Step(DeleteDetail(90, lenient, listed=listed), 100, "d", "t", count, 0, payload)
 
 
@@ -45,6 +48,19 @@ def there(session: MySQLSession, create: str, rows: Rows) -> None:
         session.query("INSERT INTO d.t (a, t) VALUES (%s, %s)", row)
     session.query("COMMIT")
     session.query("BEGIN")
+
+
+def written(session: MySQLSession, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The statements that write from now on."""
+    found: list[str] = []
+    execute = session.execute
+
+    def noted(statement: str | bytes) -> int:
+        found.append(statement if isinstance(statement, str) else statement.decode())
+        return execute(statement)
+
+    monkeypatch.setattr(session, "execute", noted)
+    return found
 
 
 def left(session: MySQLSession) -> list[tuple[Any, ...]]:
@@ -104,3 +120,123 @@ def test_what_cant_be_listed_is_removed_by_a_statement_each(session: MySQLSessio
     for step in steps([(2, "x2"), (300, "x")], lenient=True):
         StepWriter(session).write(step)
     assert [row[0] for row in left(session)] == [1]
+
+
+def test_the_tables_are_compared_once_though_some_rows_are_there_too_often(
+    session: MySQLSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = [(n, "x") for n in range(60)]
+    there(session, PLAIN, [*wanted, (7, "x"), (23, "x"), (23, "x"), (41, "X")])
+    asked: list[str] = []
+    query = session.query
+    monkeypatch.setattr(session, "query", lambda *args: asked.append(str(args[0])) or query(*args))
+    for step in steps(wanted):
+        StepWriter(session).write(step)
+    assert sum("STRAIGHT_JOIN" in statement for statement in asked) == 1
+    assert left(session) == [(23, "x"), (23, "x"), (41, "X"), (7, "x")]
+
+
+@pytest.mark.parametrize("longest", [4, 5, 6, 7, 8, 9, 40, 300])
+def test_a_list_that_the_server_cuts_off_isnt_believed(session: MySQLSession, longest: int) -> None:
+    """Also where it is cut in the middle of a number, which is another row's then."""
+    wanted, again = [(n, "x") for n in range(130)], (0, 10, 101, 102, 103, 129)
+    session.query(f"SET SESSION group_concat_max_len = {longest}")
+    there(session, PLAIN, [*wanted, *((n, "x") for n in again)])
+    for step in steps(wanted):
+        StepWriter(session).write(step)
+    assert sorted(left(session)) == [(n, "x") for n in again]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_rows_at_random_leave_what_a_multiset_leaves(session: MySQLSession, seed: int) -> None:
+    rng = random.Random(seed)
+    texts = (None, "", "a", "A", "a ", "é", "e", "x|y", "tab\there", "back\\slash", "o'clock")
+    rows = [(rng.choice((None, -1, 0, 1, 2**31 - 1)), rng.choice(texts)) for _ in range(120)]
+    there(session, rng.choice((PLAIN, INDEXED, MORE_COLUMNS)), rows)
+    wanted = rng.sample(rows, rng.randint(20, 110))
+    for step in steps(wanted):
+        StepWriter(session).write(step)
+    assert left(session) == sorted((Counter(rows) - Counter(wanted)).elements(), key=repr)
+
+
+def test_of_rows_that_are_there_too_often_all_go_and_some_come_back(
+    session: MySQLSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [(n, "x") for n in range(50)] + [(7, "x")] * 3 + [(9, "é")] * 5 + [(None, None)] * 4
+    wanted = [(n, "x") for n in range(50)] + [(9, "é"), (9, "é"), (None, None)]
+    there(session, INDEXED, rows)
+    statements = written(session, monkeypatch)
+    for step in steps(wanted):
+        StepWriter(session).write(step)
+    assert not [statement for statement in statements if "LIMIT" in statement]
+    assert left(session) == sorted((Counter(rows) - Counter(wanted)).elements(), key=repr)
+
+
+def test_no_more_rows_come_back_than_are_wanted_gone(session: MySQLSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = [(n, "x") for n in range(20)]
+    there(session, PLAIN, [*wanted, *[(3, "x")] * 15, *[(4, "x")] * 6])
+    statements = written(session, monkeypatch)
+    for step in steps(wanted):
+        StepWriter(session).write(step)
+    assert [statement.count("LIMIT 1") for statement in statements if "LIMIT" in statement] == [1]
+    assert sum("SELECT 6 AS copies" in s or ", 6 AS copies" in s for s in statements) == 1
+    assert left(session) == [*[(3, "x")] * 15, *[(4, "x")] * 6]
+
+
+def test_rows_that_hold_more_than_the_upstream_knows_stay_themselves(session: MySQLSession) -> None:
+    wanted = [(n, "x") for n in range(20)]
+    there(session, MORE_COLUMNS, wanted)
+    session.query("INSERT INTO d.t (own, a, t) VALUES (6, 3, 'x'), (7, 3, 'x')")
+    for step in steps(wanted):
+        StepWriter(session).write(step)
+    assert len(session.query("SELECT DISTINCT own FROM d.t WHERE own IN (5, 6, 7)")) == 2
+
+
+def test_rows_with_a_zero_dont_go_and_come_back(session: MySQLSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them may have a sign: they are equal, but nobody may make one of the other."""
+    doubles = table(1, "t", "a int", "d double")
+    rows = [(n, 1.5) for n in range(20)] + [(1, 0.0), (2, None)]
+    session.query("CREATE DATABASE d")
+    session.query("CREATE TABLE d.t (a int, d double)")
+    for row in [*rows, (1, 0.0), (1, 0.0), (2, 1.5), (2, None)]:
+        session.query("INSERT INTO d.t VALUES (%s, %s)", row)
+    session.query("COMMIT")
+    statements = written(session, monkeypatch)
+    for step in steps(rows, of=doubles):
+        StepWriter(session).write(step)
+    assert ["`a`<=>1" in statement for statement in statements if "LIMIT" in statement] == [True]
+    assert sorted(session.query("SELECT a, d FROM d.t"), key=repr) == [(1, 0.0), (1, 0.0), (2, 1.5), (2, None)]
+
+
+def test_rows_of_a_table_with_a_history_dont_go_and_come_back(
+    session: MySQLSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = [(n, "x") for n in range(20)]
+    try:
+        there(session, PLAIN + " WITH SYSTEM VERSIONING", [*wanted, (3, "x"), (3, "x")])
+    except DownstreamError:
+        pytest.skip("the server has no such tables")
+    statements = written(session, monkeypatch)
+    for step in steps(wanted):
+        StepWriter(session).write(step)
+    assert not [statement for statement in statements if statement.startswith("INSERT")]
+    assert left(session) == [(3, "x"), (3, "x")]
+
+
+def test_rows_that_came_after_they_were_counted_are_no_mistake_that_passes(
+    session: MySQLSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = [(n, "x") for n in range(20)]
+    there(session, PLAIN, [*wanted, (3, "x")])
+    (step,) = steps(wanted)
+    query = session.query
+
+    def then_another_comes(*args: Any) -> Any:
+        rows = query(*args)
+        if "AS surplus" in str(args[0]):
+            query("INSERT INTO d.t (a, t) VALUES (5, 'x')")
+        return rows
+
+    monkeypatch.setattr(session, "query", then_another_comes)
+    with pytest.raises(ApplyError, match="came or went while"):
+        StepWriter(session).write(step)
