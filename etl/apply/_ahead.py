@@ -18,13 +18,15 @@ from etl.apply._next_windows import NextWindows
 from etl.downstream import Checkpoint
 from etl.prepare import BatchDocument, BegunFlight, CountedBefore, WindowDocument
 from etl.recorded_schema import RecordedSchema
-from etl.steps import CommitDetail, Step, to_batches
+from etl.steps import CommitDetail, Step, lists_from_batches, to_batches
 from relay import Appointment, Part
 
 Prepare = Callable[[BatchDocument], Iterator[pa.RecordBatch]]
 """From windows to record batches in STEP_SCHEMA."""
 
 _WAITING_BYTES = 64 * 2**20
+_STEP_BYTES = 1000
+"""Of a step, beside its payload."""
 _LOOK_S = 0.3
 """Without anything to write it is looked so often whether the run is over, or somebody else writes."""
 
@@ -100,13 +102,14 @@ class Ahead:
                     self._changes_since = time.monotonic()
                 self._queue.put(batch)
                 with contextlib.closing(self._steps(batch)) as prepared:
+                    lists = lists_from_batches(prepared)  # here, while the writer waits for answers
                     while True:
                         started = time.perf_counter()
-                        steps = next(prepared, None)
+                        steps = next(lists, None)
                         batch.prepare_s += time.perf_counter() - started
                         if steps is None:
                             break
-                        self._queue.put(steps, steps.nbytes)
+                        self._queue.put(steps, sum(_STEP_BYTES + len(step.payload) for step in steps))
                 self._queue.put(END)
                 position = hi
                 for appointment in agenda.pending:

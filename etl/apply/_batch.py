@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
-
 from errors import Signal
 from etl.apply._applied_log import AppliedLog
-from etl.steps import ChangeError, Step, from_batches
+from etl.steps import ChangeError, Step
 from relay import Decision, Window
 
 END = object()
@@ -87,9 +85,10 @@ class Batch:
         nothing comes, and ChangeError when they are not all there.
         """
         last: Step | None = None
-        for step in from_batches(self._record_batches(stop)):
-            last = step
-            yield step
+        for steps in self._lists(stop):
+            for step in steps:
+                last = step
+                yield step
         if last is None or last.commit_ts != self.hi or last.kind != "commit":
             raise ChangeError(
                 f"the steps prepared for ({self.after_ts}, {self.hi}] end without the commit at {self.hi}: the batch is"
@@ -104,7 +103,7 @@ class Batch:
         if not begun:
             check_not_held(self._relay, step.commit_ts)
 
-    def _record_batches(self, stop: threading.Event) -> Iterator[pa.RecordBatch]:
+    def _lists(self, stop: threading.Event) -> Iterator[list[Step]]:
         assert self._queue is not None
         while True:
             started = time.perf_counter()

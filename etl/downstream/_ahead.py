@@ -14,7 +14,7 @@ begin with a line that the LOAD passes over: its first byte is no command's.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -35,6 +35,8 @@ AFTER_ROWS = _ROWS_AT + 2
 _LENGTHS = {0xFC: 2, 0xFD: 3, 0xFE: 8}
 """How many bytes an integer has behind one of these."""
 _OK, _FILE, _ERROR = 0, 0xFB, 0xFF
+_SHORT = 7
+"""Bytes of an OK whose two integers are small, before its message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ def send_ahead(connection: Any, orders: Sequence[Order]) -> list[Answer]:
     """
     if not connection.open:
         raise pymysql.err.InterfaceError(0, "the connection is closed")
-    connection._write_bytes(b"".join([part for order in orders for part in _packets(order)]))
+    connection._write_bytes(b"".join([part for order in orders for part in _parts(order)]))
     connection._sock.settimeout(connection._read_timeout)
     connection._current_timeout = connection._read_timeout
     try:
@@ -87,15 +89,15 @@ def send_ahead(connection: Any, orders: Sequence[Order]) -> list[Answer]:
         raise
 
 
-def _packets(order: Order) -> Iterator[bytes]:
-    yield _header(0, len(order.statement) + 1) + _QUERY
-    yield order.statement
-    if order.name:
-        if not bytes(order.payload[: len(FIRST_LINE)]) == FIRST_LINE or len(order.payload) > LEAST_PACKET:
-            raise ValueError("rows that could be read as commands are not sent ahead")
-        yield _header(_ROWS_AT, len(order.payload))
-        yield order.payload
-        yield _header(_ROWS_AT + 1, 0)
+def _parts(order: Order) -> tuple[bytes, ...]:
+    """Its packets."""
+    statement = order.statement
+    command = _header(0, len(statement) + 1) + _QUERY
+    if not order.name:
+        return command, statement
+    if not bytes(order.payload[: len(FIRST_LINE)]) == FIRST_LINE or len(order.payload) > LEAST_PACKET:
+        raise ValueError("rows that could be read as commands are not sent ahead")
+    return command, statement, _header(_ROWS_AT, len(order.payload)), order.payload, _header(_ROWS_AT + 1, 0)
 
 
 def _header(number: int, size: int) -> bytes:
@@ -117,6 +119,9 @@ def _rows(connection: Any) -> Answer:
 def _answer(connection: Any, name: bytes) -> Answer:
     """The answer to another one; `name`: of the file that was sent with it."""
     data = _packet(connection, 1)
+    if len(data) >= _SHORT and data[0] == _OK and data[1] < _FILE and data[2] < _FILE:
+        connection.server_status = data[3] | data[4] << 8
+        return Answer(data[1], data[5] | data[6] << 8, data[_SHORT:])
     if data[0] == _FILE:
         data = _loaded(connection, data[1:], name)
     elif name and data[0] == _ERROR:

@@ -17,7 +17,7 @@ from etl.steps._details import (
     ScopedDdl,
     TransactionDetail,
 )
-from etl.steps._step import STEP_SCHEMA, ChangeError, Step, from_batches, to_batches
+from etl.steps._step import STEP_SCHEMA, ChangeError, Step, from_batches, lists_from_batches, to_batches
 
 __all__ = [
     "STEP_SCHEMA",
@@ -39,5 +39,6 @@ __all__ = [
     "Step",
     "TransactionDetail",
     "from_batches",
+    "lists_from_batches",
     "to_batches",
 ]

@@ -317,6 +317,7 @@ _BY_KIND: dict[str, type[Detail]] = {
 }  # fmt: skip
 
 
+_FIRST_TS = '{"first_ts":'
 _LAYOUT = ',"layout":'
 _MOST_CHARACTERS = 8 * 2**20
 """Of the layouts that are remembered."""
@@ -359,15 +360,10 @@ class _KnownLayouts:
 _layouts = _KnownLayouts()
 
 
-@functools.lru_cache(maxsize=4096)
-def _names_text(names: tuple[str, ...]) -> str:
-    return to_text(names)
-
-
 def detail_to_text(detail: Detail) -> str:
     """The JSON of a detail."""
     if isinstance(detail, RowsDetail) and not (detail.safe or detail.absent or detail.source):
-        head = f'{{"first_ts":{detail.first_ts}'
+        head = f"{_FIRST_TS}{detail.first_ts}"
         if detail.worker is not None:
             head += f',"worker":{detail.worker}'
         if isinstance(detail, DeleteDetail) and detail.listed is None:
@@ -376,19 +372,36 @@ def detail_to_text(detail: Detail) -> str:
             if detail.replaces:
                 head += f',"replaces":{detail.replaces}'
             if detail.keys:
-                head += f',"keys":{_names_text(detail.keys)}'
+                head += f',"keys":{_keys_text(detail.keys)}'
             return f"{head}{_LAYOUT}{_layouts.text(detail.layout)}}}"
     return to_text(detail.to_json())
 
 
+@functools.lru_cache(maxsize=4096)
+def _keys_text(keys: tuple[str, ...]) -> str:
+    return to_text(keys)
+
+
 def detail_from_text(kind: str, text: str) -> Detail:
     """The inverse of `detail_to_text`. Raises KeyError for a kind that isn't known."""
+    if kind == DeleteDetail.kind:
+        first_ts = text[len(_FIRST_TS) : -1]
+        if text.startswith(_FIRST_TS) and first_ts.isdecimal():
+            return DeleteDetail(int(first_ts))
     if kind != LoadDetail.kind:
         return detail_from_json(kind, json.loads(text))
     head, _, layout = text.partition(_LAYOUT)  # in a string its quotes would be escaped
-    document = json.loads(head + "}")
-    document["keys"] = tuple(document.get("keys", ()))
-    return LoadDetail(**document, layout=_layouts.layout(layout[:-1]))
+    first_ts, _, more = head[len(_FIRST_TS) :].partition(",")
+    if head.startswith(_FIRST_TS) and first_ts.isdecimal():
+        return LoadDetail(int(first_ts), layout=_layouts.layout(layout[:-1]), **_load_members(more))
+    return LoadDetail(layout=_layouts.layout(layout[:-1]), **_load_members.__wrapped__(head[1:]))
+
+
+@functools.lru_cache(maxsize=1024)
+def _load_members(text: str) -> dict[str, Any]:
+    """Members of a load's detail, without the layout. Many are alike; nobody may change what they share."""
+    document: dict[str, Any] = json.loads(f"{{{text}}}")
+    return document | {"keys": tuple(document.get("keys", ()))}
 
 
 def detail_from_json(kind: str, document: Mapping[str, Any]) -> Detail:

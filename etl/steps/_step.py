@@ -33,6 +33,7 @@ the last commit timestamp a step belongs to; on a commit, where the checkpoint g
 D = TypeVar("D", bound=Detail)
 
 _BATCH_BYTES = 4 * 2**20
+_NOTHING = pa.py_buffer(b"")
 
 
 class ChangeError(SluiceError, ValueError):
@@ -148,18 +149,38 @@ def from_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Step]:
     """The steps of record batches in STEP_SCHEMA; payloads are buffers of them, not copies. Raises ChangeError when
     steps are missing or out of order.
     """
+    return itertools.chain.from_iterable(lists_from_batches(batches))
+
+
+def lists_from_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[list[Step]]:
+    """The same as a list for each record batch."""
     expected = 0
     for batch in batches:
-        columns = {name: batch.column(i).to_pylist() for i, name in enumerate(batch.schema.names) if name != "payload"}
-        payloads = batch.column(batch.schema.get_field_index("payload"))
-        for i in range(batch.num_rows):
-            if columns["step"][i] != expected:
-                raise ChangeError(
-                    f"step {expected} expected, {columns['step'][i]} found: the prepared batch is incomplete"
-                )
+        for found in batch.column("step").to_pylist():
+            if found != expected:
+                raise ChangeError(f"step {expected} expected, {found} found: the prepared batch is incomplete")
             expected += 1
-            yield Step(
-                detail_from_text(columns["kind"][i], columns["detail"][i]), columns["commit_ts"][i],
-                columns["schema"][i], columns["table"][i], columns["rows"][i], columns["changes"][i],
-                payloads[i].as_buffer(),
-            )  # fmt: skip
+        yield _steps_of(batch)
+
+
+def _steps_of(batch: pa.RecordBatch) -> list[Step]:
+    kinds, schemas, tables, details, rows, changes, commit_ts = (
+        batch.column(name).to_pylist() for name in ("kind", "schema", "table", "detail", "rows", "changes", "commit_ts")
+    )
+    return [
+        Step(detail_from_text(kind, detail), ts, schema, table, net, completed, payload)
+        for kind, detail, ts, schema, table, net, completed, payload in zip(
+            kinds, details, commit_ts, schemas, tables, rows, changes, _slices(batch.column("payload")), strict=True
+        )
+    ]
+
+
+def _slices(payloads: pa.Array) -> Iterator[pa.Buffer]:
+    """The buffer of each; to ask an array for its values one by one costs several times as much."""
+    _, edges, data = payloads.buffers()
+    if not len(payloads):
+        return
+    wide = "q" if payloads.type == pa.large_binary() else "i"
+    ends = memoryview(edges).cast("B").cast(wide)[payloads.offset : payloads.offset + len(payloads) + 1].tolist()
+    for begin, end in itertools.pairwise(ends):
+        yield data.slice(begin, end - begin) if end > begin else _NOTHING

@@ -20,6 +20,7 @@ from etl.steps import (
     Step,
     TransactionDetail,
     from_batches,
+    lists_from_batches,
     to_batches,
 )
 
@@ -58,6 +59,29 @@ def test_a_missing_step_is_noticed() -> None:
     with pytest.raises(ValueError, match="step 0 expected, 1 found"):
         list(from_batches([second]))
     assert [s.kind for s in from_batches([first, second])] == ["delete", "commit"]
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()], ids=str)
+def test_a_slice_of_a_batch_has_its_own_steps(kind: pa.DataType) -> None:
+    """As Arrow gives them that came over a connection, or in another width."""
+    steps = [Step(DeleteDetail(n + 1), n + 1, "d", f"t{n}", n, 0, b"x" * (n % 3)) for n in range(9)]
+    (whole,) = to_batches(iter(steps))
+    columns = [
+        column.cast(kind) if name == "payload" else column
+        for name, column in zip(whole.schema.names, whole.columns, strict=True)
+    ]
+    widened = pa.RecordBatch.from_arrays(columns, whole.schema.names)
+    found = list(from_batches([widened.slice(0, 4), widened.slice(4, 0), widened.slice(4)]))
+    assert [(s.table, s.rows, bytes(s.payload)) for s in found] == [(s.table, s.rows, s.payload) for s in steps]
+
+
+def test_each_record_batch_is_a_list_and_counted_on() -> None:
+    batches = list(to_batches(iter([Step(DeleteDetail(5), 5, payload=b"x" * (5 << 20)), Step(CommitDetail(), 7)])))
+    assert [[s.kind for s in steps] for steps in lists_from_batches(batches)] == [["delete"], ["commit"]]
+    lists = lists_from_batches([batches[0], batches[0]])
+    assert len(next(lists)) == 1
+    with pytest.raises(ValueError, match="step 1 expected, 0 found"):
+        next(lists)
 
 
 def test_payloads_are_given_back_when_their_batch_is_gone() -> None:
