@@ -340,6 +340,13 @@ class CheckpointTable:
         text = literal(self._text_of(checkpoint))
         return f"UPDATE {self._table} SET checkPoint = {text} WHERE clusterID = {self.cluster_id}"
 
+    def swap_statement(self, expected: Checkpoint, checkpoint: Checkpoint) -> str:
+        """By which the row is locked, and written where it says `expected` to the letter: then it affects one row, else
+        none, also where what is written is what was there.
+        """
+        before = literal(self._text_of(expected))  # before `checkpoint`, whose text is the one that is wanted again
+        return f"{self.save_statement(checkpoint)} AND CAST(checkPoint AS BINARY) = {before}"
+
     def _text_of(self, checkpoint: Checkpoint) -> str:
         if self._known is None or self._known[0] is not checkpoint:
             self._known = checkpoint, checkpoint.to_text()

@@ -99,16 +99,22 @@ class CheckpointRow:
         """
         assert self.value is not None
         checkpoint = self._own(checkpoint)
-        self.in_transaction = True
-        begun, found, *answers, saved = self._session.send_ahead(
-            [
-                b"START TRANSACTION",
-                Question(self._table.lock_statement()),
-                *orders,
-                self._table.save_statement(checkpoint).encode("utf-8", "surrogateescape"),
-            ]
-        )
-        for answer in (begun, found, saved):
+        swap = self._table.swap_statement(self.value, checkpoint)
+        swapped, *answers = self._attempted([swap.encode("utf-8", "surrogateescape"), *orders])
+        if isinstance(swapped, DownstreamError):
+            raise swapped
+        if swapped != 1:
+            # It is another row, or the same one written otherwise: it has to be read.
+            self.roll_back()
+            answers = self._attempt_reading(orders, checkpoint)
+        self._is_locked = True
+        return Attempt(checkpoint, answers)
+
+    def _attempt_reading(self, orders: Sequence[bytes | Load], checkpoint: Checkpoint) -> list[Done]:
+        """The answers to `orders`, behind a look at the row."""
+        save = self._table.save_statement(checkpoint).encode("utf-8", "surrogateescape")
+        found, *answers, saved = self._attempted([Question(self._table.lock_statement()), *orders, save])
+        for answer in (found, saved):
             if isinstance(answer, DownstreamError):
                 raise answer
         try:
@@ -117,8 +123,15 @@ class CheckpointRow:
             with contextlib.suppress(DownstreamError):
                 self.roll_back()
             raise
-        self._is_locked = True
-        return Attempt(checkpoint, answers)
+        return answers
+
+    def _attempted(self, orders: Sequence[bytes | Load | Question]) -> list[Done]:
+        """The answers to `orders` in a transaction of theirs."""
+        self.in_transaction = True
+        begun, *answers = self._session.send_ahead([b"START TRANSACTION", *orders])
+        if isinstance(begun, DownstreamError):
+            raise begun
+        return answers
 
     def commit_attempt(self, attempt: Attempt) -> None:
         """Commit what was attempted."""

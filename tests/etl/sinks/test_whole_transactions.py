@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -112,6 +113,49 @@ def test_who_was_taken_over_commits_nothing(mariadb: MariaDBServer, watching: My
         watching.query("COMMIT")
     assert rows_of(watching)[0] == [(n, 0) for n in range(10)]
     assert reached(watching, mariadb.downstream) == Checkpoint(50, 3)
+
+
+def test_a_row_that_says_the_same_in_other_words_is_the_same(mariadb: MariaDBServer, watching: MySQLSession) -> None:
+    with sink_at(mariadb.downstream) as sink:
+        watching.query("UPDATE tidb_binlog.checkpoint SET checkPoint = REPLACE(checkPoint, ',', ' , ')")
+        watching.query("COMMIT")
+        sink.run([load(0, {20: 1}), delete(1, [3]), COMMIT])
+    assert rows_of(watching)[0][-1] == (20, 1)
+    assert reached(watching, mariadb.downstream) == Checkpoint(100, 3)
+
+
+def test_a_commit_where_the_checkpoint_is_already_writes_its_rows_once(
+    mariadb: MariaDBServer, watching: MySQLSession
+) -> None:
+    with sink_at(mariadb.downstream) as sink:
+        for n in (20, 21):
+            sink.run([load(0, {n: 1}), COMMIT])
+    assert rows_of(watching)[0][-2:] == [(20, 1), (21, 1)]
+    assert reached(watching, mariadb.downstream) == Checkpoint(100, 3)
+
+
+def test_a_row_that_differs_in_case_alone_is_another_one(mariadb: MariaDBServer, watching: MySQLSession) -> None:
+    with sink_at(mariadb.downstream) as sink:
+        process = ""
+        while process == process.upper():  # digits alone
+            sink.recover()
+            text = watching.query("SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0]
+            watching.query("COMMIT")
+            process = json.loads(text)["sluice"]["process"]
+        watching.query("UPDATE tidb_binlog.checkpoint SET checkPoint = %s", (text.replace(process, process.upper()),))
+        watching.query("COMMIT")
+        with pytest.raises(CheckpointMovedError, match="another process replicates"):
+            sink.run([load(0, {20: 1}), COMMIT])
+    assert rows_of(watching)[0] == [(n, 0) for n in range(10)]
+
+
+def test_a_row_that_is_gone_is_missed(mariadb: MariaDBServer, watching: MySQLSession) -> None:
+    with sink_at(mariadb.downstream) as sink:
+        watching.query("DELETE FROM tidb_binlog.checkpoint")
+        watching.query("COMMIT")
+        with pytest.raises(CheckpointMovedError, match="at no row, 50 expected"):
+            sink.run([load(0, {20: 1}), COMMIT])
+    assert rows_of(watching)[0] == [(n, 0) for n in range(10)]
 
 
 def locked(watching: MySQLSession, sink: MySQLSink, act: Callable[[int], None]) -> DownstreamError:
