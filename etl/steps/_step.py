@@ -164,13 +164,12 @@ def lists_from_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[list[Step]
 
 
 def _steps_of(batch: pa.RecordBatch) -> list[Step]:
-    kinds, schemas, tables, details, rows, changes, commit_ts = (
-        batch.column(name).to_pylist() for name in ("kind", "schema", "table", "detail", "rows", "changes", "commit_ts")
-    )
+    names = ("kind", "detail", "commit_ts", "schema", "table", "rows", "changes")
+    columns: list[list[Any]] = [batch.column(name).to_pylist() for name in names]
     return [
         Step(detail_from_text(kind, detail), ts, schema, table, net, completed, payload)
         for kind, detail, ts, schema, table, net, completed, payload in zip(
-            kinds, details, commit_ts, schemas, tables, rows, changes, _slices(batch.column("payload")), strict=True
+            *columns, _slices(batch.column("payload")), strict=True
         )
     ]
 
@@ -180,7 +179,8 @@ def _slices(payloads: pa.Array) -> Iterator[pa.Buffer]:
     _, edges, data = payloads.buffers()
     if not len(payloads):
         return
-    wide = "q" if payloads.type == pa.large_binary() else "i"
-    ends = memoryview(edges).cast("B").cast(wide)[payloads.offset : payloads.offset + len(payloads) + 1].tolist()
+    numbers = memoryview(edges).cast("B")
+    is_large = payloads.type == pa.large_binary()
+    ends = (numbers.cast("q") if is_large else numbers.cast("i"))[payloads.offset : payloads.offset + len(payloads) + 1]
     for begin, end in itertools.pairwise(ends):
         yield data.slice(begin, end - begin) if end > begin else _NOTHING
