@@ -1,4 +1,4 @@
-"""Answers a call that isn't WriteBinlog on a lane connection: PullBinlogs and the small ones of sluice.Window itself,
+"""Answers a call that isn't WriteBinlog on a lane connection: PullBinlogs and those of sluice.Window itself,
 any other by making it again at the grpcio server behind the port.
 
 A client's first call decides what its connection is for, so the latter only happens to a client that writes or pulls

@@ -93,7 +93,7 @@ class PumpRPC:
                     pb.window.AwaitResponse.SerializeToString,
                 ),
                 "Read": grpc.unary_stream_rpc_method_handler(
-                    service.read,
+                    _reads(service),
                     pb.window.ReadRequest.FromString,
                     pb.window.ReadResponse.SerializeToString,
                 ),
@@ -198,5 +198,18 @@ def _refusing(answer: Callable[[Request], Response]) -> Callable[[Request, grpc.
         except CallRefusedError as refused:
             context.abort(refused.code, str(refused))
             raise  # never: abort does
+
+    return handle
+
+
+def _reads(service: WindowService) -> Callable[[pb.window.ReadRequest, grpc.ServicerContext], Iterator[Any]]:
+    """Read for grpcio."""
+
+    def handle(request: pb.window.ReadRequest, context: grpc.ServicerContext) -> Iterator[Any]:
+        try:
+            for chunk in service.read(request, context):
+                yield pb.window.ReadResponse(chunk=bytes(chunk))
+        except CallRefusedError as refused:
+            context.abort(refused.code, str(refused))
 
     return handle

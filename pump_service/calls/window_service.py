@@ -8,7 +8,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import Any, Protocol
 
 import grpc
 import pyarrow as pa
@@ -23,6 +24,7 @@ from upstream.window_schema import WINDOW_SCHEMA
 _log = logging.getLogger(__name__)
 
 _CHUNK = 1 << 20  # bytes of Arrow stream a message carries at most
+_LARGE = 64 << 10  # bytes pyarrow writes in one piece that aren't copied
 _MAX_WAIT_MS = 60_000
 _MAX_AWAIT_MS = 5_000
 MAX_WAITING = 64
@@ -45,8 +47,23 @@ class CallRefusedError(Signal):
         self.code = code
 
 
+class Taker(Protocol):
+    """Who reads a window."""
+
+    def peer(self) -> str:
+        """Its address, for logs."""
+
+    def is_active(self) -> bool:
+        """Whether it is still there."""
+
+    def cancel(self) -> object:
+        """End its call. Any thread."""
+
+
 class WindowService:
-    """Handlers of Bounds, Await and Read; they take and give messages. The first two raise CallRefusedError."""
+    """Handlers of Bounds, Await and Read; they take messages. The first two give messages. All raise
+    CallRefusedError.
+    """
 
     def __init__(self, cluster_id: int, store: Store, time_limit: TimeLimit, stopping: threading.Event) -> None:
         self._cluster_id = cluster_id
@@ -54,7 +71,7 @@ class WindowService:
         self._time_limit = time_limit
         self._stopping = stopping
         self._waiting = threading.BoundedSemaphore(MAX_WAITING)
-        self._progress: dict[grpc.ServicerContext, float] = {}  # when a reader took something last
+        self._progress: dict[Taker, float] = {}  # when a reader took something last
         self._counting = threading.BoundedSemaphore(_COUNTING)
         self._reads = threading.BoundedSemaphore(MAX_READS)
 
@@ -108,42 +125,45 @@ class WindowService:
             found = self._store.await_newer(request.after_ts, wait_s if may_wait else 0)
         return pb.window.AwaitResponse(has_more=found)
 
-    def read(self, request: pb.window.ReadRequest, context: grpc.ServicerContext) -> Iterator[pb.window.ReadResponse]:
-        """The transactions with lo < commit_ts <= hi. A hi above max_commit_ts is refused: it would have gaps."""
-        try:
-            self._check(request.cluster_id)
-        except CallRefusedError as refused:
-            context.abort(refused.code, str(refused))
+    def read(self, request: pb.window.ReadRequest, taker: Taker) -> Generator[memoryview, None, None]:
+        """The transactions with lo < commit_ts <= hi as an Arrow stream, a MiB of it at most at a time. A hi above
+        max_commit_ts is refused: it would have gaps. Raises CallRefusedError.
+        """
+        self._check(request.cluster_id)
         if request.hi > self._store.max_commit_ts:
-            context.abort(
+            raise CallRefusedError(
                 grpc.StatusCode.OUT_OF_RANGE,
                 f"the window ends at {request.hi}, but commits are complete only through {self._store.max_commit_ts}; "
                 "ask Bounds first",
             )
         until = time.monotonic() + _TURN_S
-        while not self._reads.acquire(timeout=1.0):
+        while not self._reads.acquire(timeout=_STEP_S):
+            if self._stopping.is_set():
+                raise _leaving()
+            if not taker.is_active():
+                return
             if time.monotonic() > until:
-                context.abort(grpc.StatusCode.UNAVAILABLE, f"{MAX_READS} windows are being read; ask again")
+                raise CallRefusedError(grpc.StatusCode.UNAVAILABLE, f"{MAX_READS} windows are being read; ask again")
             self._cancel_stalled()
         try:
-            for chunk in self._chunks(request, context):
-                self._progress[context] = time.monotonic()
+            for chunk in self._chunks(request, taker):
+                self._progress[taker] = time.monotonic()
                 yield chunk
         finally:
-            self._progress.pop(context, None)
+            self._progress.pop(taker, None)
             self._reads.release()
 
     def _cancel_stalled(self) -> None:
         """Others wait: who takes nothing makes room."""
         now = time.monotonic()
-        for context, since in list(self._progress.items()):
+        for taker, since in list(self._progress.items()):
             if now - since > _STALLED_S:
                 _log.warning(
                     "the reader of a window (%s) took nothing for %.0f s: ended, as others wait",
-                    context.peer(),
+                    taker.peer(),
                     _STALLED_S,
                 )
-                context.cancel()
+                taker.cancel()
 
     def _reach(self, ts: int, wait_s: float) -> int:
         with self._may_wait() as may_wait:
@@ -163,24 +183,21 @@ class WindowService:
             if may_wait:
                 self._waiting.release()
 
-    def _chunks(
-        self, request: pb.window.ReadRequest, context: grpc.ServicerContext
-    ) -> Iterator[pb.window.ReadResponse]:
+    def _chunks(self, request: pb.window.ReadRequest, taker: Taker) -> Iterator[memoryview]:
         sink = _Chunks()
         try:
             with pa.ipc.new_stream(sink, WINDOW_SCHEMA) as writer:
                 # strict: leaving a transaction out would lose it downstream without a word
                 for batch in self._store.read_window(request.lo, request.hi, strict=True):
                     if self._stopping.is_set():
-                        context.abort(grpc.StatusCode.UNAVAILABLE, "the pump is stopping; ask again when it is back")
-                    if not context.is_active():
+                        raise _leaving()
+                    if not taker.is_active():
                         return
                     writer.write_batch(batch)
                     del batch
                     yield from sink.take()
         except StoreError as error:
-            refused = _refusal(error)
-            context.abort(refused.code, str(refused))
+            raise _refusal(error) from error
         yield from sink.take()
 
     def _check(self, cluster_id: int) -> None:
@@ -201,16 +218,21 @@ def _refusal(error: StoreError) -> CallRefusedError:
     return CallRefusedError(code, str(error))
 
 
+def _leaving() -> CallRefusedError:
+    return CallRefusedError(grpc.StatusCode.UNAVAILABLE, "the pump is stopping; ask again when it is back")
+
+
 class _Chunks:
-    """A file for pyarrow to write to that hands the bytes on as messages."""
+    """A file for pyarrow to write to that hands the bytes on in pieces. Large ones stay where pyarrow has them."""
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
+        self._parts: list[memoryview] = []
         self.closed = False
 
-    def write(self, data: bytes) -> int:
-        self._parts.append(bytes(data))
-        return len(data)
+    def write(self, data: Any) -> int:
+        view = memoryview(data)
+        self._parts.append(view if len(view) >= _LARGE else memoryview(bytes(view)))
+        return len(view)
 
     def flush(self) -> None:
         """Nothing is kept back."""
@@ -218,12 +240,15 @@ class _Chunks:
     def close(self) -> None:
         self.closed = True
 
-    def take(self) -> Iterator[pb.window.ReadResponse]:
+    def take(self) -> Iterator[memoryview]:
         """What was written, small pieces together, large ones cut, each let go as it is handed on."""
         parts, self._parts = self._parts[::-1], []
         while parts:
             piece = parts.pop()
-            while parts and len(piece) + len(parts[-1]) <= _CHUNK:
-                piece += parts.pop()
+            if len(piece) < _LARGE:
+                together = bytearray(piece)
+                while parts and len(parts[-1]) < _LARGE and len(together) + len(parts[-1]) <= _CHUNK:
+                    together += parts.pop()
+                piece = memoryview(together)
             for at in range(0, len(piece), _CHUNK):
-                yield pb.window.ReadResponse(chunk=piece[at : at + _CHUNK])
+                yield piece[at : at + _CHUNK]

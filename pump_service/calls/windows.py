@@ -1,4 +1,4 @@
-"""The calls of `sluice.Window` that are small, Bounds and Await, on a lane connection.
+"""The calls of `sluice.Window` on a lane connection: Bounds and Await here, which are small, Read in `window_reads`.
 
 Landing makes ten of them a second. By way of the grpcio server each costs several threads' wake-ups and is copied from
 one connection to another; here it is one thread's, which may wait for the store.
@@ -15,11 +15,13 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from pump_service.calls.window_reads import WindowReads
 from pump_service.calls.window_service import MAX_WAITING, CallRefusedError, WindowService
 from pump_service.lane import Connection
 from pump_service.lane import frames as f
 from upstream import pb
 
+_READ = "/sluice.Window/Read"
 _THREADS = MAX_WAITING + 8  # of which no more than MAX_WAITING wait
 MAX_CALLS = 256
 """at a time, those that were reset while they were at work among them"""
@@ -33,6 +35,7 @@ class Windows:
             "/sluice.Window/Bounds": (pb.window.BoundsRequest, service.bounds),
             "/sluice.Window/Await": (pb.window.AwaitRequest, service.await_newer),
         }
+        self._reads = WindowReads(service)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="pump-window")  # made when needed
         self._open: set[asyncio.Future[bytes]] = set()
         self._begun = 0
@@ -40,10 +43,13 @@ class Windows:
 
     def serves(self, path: str) -> bool:
         """Whether `run` answers calls of this path."""
-        return path in self._calls
+        return path in self._calls or path == _READ
 
     async def run(self, lane: Connection, stream: int, path: str, message: bytes) -> None:
         """Answer the stream."""
+        if path == _READ:
+            await self._reads.run(lane, stream, message)
+            return
         kind, handle = self._calls[path]
         sender = lane.sender
         try:
@@ -63,6 +69,7 @@ class Windows:
     def stop(self) -> None:
         """Refuse what is asked and what waits, so that nobody holds up the pump's end. In the loop's thread."""
         self._stopping = True
+        self._reads.stop()
         for answer in self._open:
             if not answer.done():
                 answer.set_exception(_leaving())

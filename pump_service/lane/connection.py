@@ -1,5 +1,5 @@
-"""One HTTP/2 connection. WriteBinlog calls are answered here, all those of a read together; PullBinlogs and the small
-calls of sluice.Window, too.
+"""One HTTP/2 connection. WriteBinlog calls are answered here, all those of a read together; PullBinlogs and those of
+sluice.Window, too.
 
 The first request decides: if it is another one, the connection is given to the grpcio server (`undecided.py`).
 """

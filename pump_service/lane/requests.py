@@ -6,7 +6,7 @@ from pump_service.lane.hpack import Headers
 
 _WRITE_PATH = (b":path", b"/binlog.Pump/WriteBinlog")
 _PULL_PATH = (b":path", b"/binlog.Pump/PullBinlogs")
-_WINDOW_PATHS = ((b":path", b"/sluice.Window/Bounds"), (b":path", b"/sluice.Window/Await"))
+_WINDOW_PATHS = tuple((b":path", b"/sluice.Window/" + name) for name in (b"Bounds", b"Await", b"Read"))
 _GZIP = (b"grpc-encoding", b"gzip")  # a Drainer with compressor = "gzip": grpcio can do that
 _GRPC = (b"content-type", b"application/grpc")
 

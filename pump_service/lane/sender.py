@@ -73,7 +73,7 @@ class Sender:
             self.queue(stream, EMPTY_MESSAGE)
             self.finish(stream, header_frames(stream, OK_TRAILERS, end_stream=True))
 
-    def queue(self, stream: int, data: bytes) -> None:
+    def queue(self, stream: int, data: bytes | memoryview) -> None:
         """Send `data` on a stream whose HEADERS are out, as its windows allow."""
         queue = self._queues.get(stream)
         if queue is None:

@@ -36,7 +36,8 @@ from tests.pump_service.rawhttp2 import CALL, RawClient, grpc_body
 
 _TS = 1_700_000_000_000 << 18
 _PULL = tuple((k, b"/binlog.Pump/PullBinlogs" if k == b":path" else v) for k, v in CALL)
-_OTHER = tuple((k, b"/sluice.Window/Read" if k == b":path" else v) for k, v in CALL)
+_READ = tuple((k, b"/sluice.Window/Read" if k == b":path" else v) for k, v in CALL)
+_OTHER = tuple((k, b"/binlog.Cistern/Notify" if k == b":path" else v) for k, v in CALL)
 _KINDS = (Lane, _Sniffer, Pipe, Http1)
 
 
@@ -193,7 +194,7 @@ _calls = st.builds(
         + f.frame(f.DATA, f.END_STREAM, stream, grpc_body(message, compressed))
     ),
     st.sampled_from([1, 3, 5, 7]),
-    st.sampled_from([CALL, CALL, CALL, _PULL, _OTHER, CALL[:3]]),
+    st.sampled_from([CALL, CALL, CALL, _PULL, _READ, _OTHER, CALL[:3]]),
     _messages,
     st.sampled_from([0, 0, 0, 1, 255]),
 )
@@ -287,7 +288,7 @@ def _traffic(noise: random.Random) -> bytearray:
         if choice < 0.6:
             ts = (1 << 61) - noise.randrange(1 << 40)
             message = request(binlog(noise.choice([0, 0, 1, 2]), ts, ts + 1, noise.randbytes(noise.randint(0, 300))))
-            headers = noise.choice([CALL, CALL, CALL, CALL, _PULL, _OTHER])
+            headers = noise.choice([CALL, CALL, CALL, CALL, _PULL, _READ, _OTHER])
             data += f.frame(f.HEADERS, f.END_HEADERS, stream, encode_headers(headers))
             body = grpc_body(message)
             if noise.random() < 0.3:

@@ -17,7 +17,7 @@ from tests.pump_service.rawhttp2 import CALL, RawClient
 from upstream import pb
 
 _ACK = f.frame(f.SETTINGS, f.ACK, 0)
-_READ = tuple((k, b"/sluice.Window/Read" if k == b":path" else v) for k, v in CALL)
+_READ = (*((k, b"/sluice.Window/Read" if k == b":path" else v) for k, v in CALL), (b"grpc-encoding", b"gzip"))
 
 
 class _EagerServer:

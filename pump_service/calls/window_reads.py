@@ -1,0 +1,154 @@
+"""Read of `sluice.Window` on a lane connection.
+
+By way of the grpcio server every byte of a window is copied from thread to thread there, and once more from its
+connection to the client's. Here a thread encodes the window, a little ahead, and the loop sends that as it is, as the
+client's windows allow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from pump_service.calls.window_service import CallRefusedError, WindowService
+from pump_service.lane import Connection
+from pump_service.lane import frames as f
+from upstream import pb
+from upstream.codec.varint import encode_uvarint
+
+_AHEAD = 2  # pieces of at most a MiB that are ready before the client has taken those before them
+_CHUNK = b"\x0a"  # the field of a ReadResponse, as number << 3 | wire type
+
+
+class WindowReads:
+    """`run` answers one call, by a thread of its own: how many there may be the connections' limits say. `stop` ends
+    all of them.
+    """
+
+    def __init__(self, service: WindowService) -> None:
+        self._service = service
+        self._running: set[_Reading] = set()
+        self._stopping = False
+
+    async def run(self, lane: Connection, stream: int, message: bytes) -> None:
+        """Answer the stream, until its client goes away or `stop` is called."""
+        sender = lane.sender
+        try:
+            request = pb.window.ReadRequest.FromString(message)
+        except DecodeError:
+            sender.out.append(f.error_reply(stream, f.GRPC_INTERNAL, "the request is no ReadRequest"))
+            return
+        reading = _Reading(self._service, request, lane.peer)
+        if self._stopping:
+            reading.end(_leaving())
+        self._running.add(reading)
+        try:
+            sender.out.append(f.header_frames(stream, f.RESPONSE_HEADERS, end_stream=False))
+            while (piece := await reading.take()) is not None:
+                head = _CHUNK + encode_uvarint(len(piece))
+                sender.queue(stream, b"\0" + (len(head) + len(piece)).to_bytes(4, "big") + head)
+                sender.queue(stream, piece)
+                lane.flush()
+                await lane.sent(stream)
+        except asyncio.CancelledError:
+            if reading.refusal is None:  # the client has reset it
+                raise
+        finally:
+            reading.end(None)
+            self._running.discard(reading)
+        sender.forget(stream)  # what it has not taken until now
+        refusal = reading.refusal
+        if refusal is None:
+            trailers = f.OK_TRAILERS
+        else:
+            status = b"%d" % refusal.code.value[0]
+            trailers = ((b"grpc-status", status), (b"grpc-message", f.percent(str(refusal))))
+        sender.finish(stream, f.header_frames(stream, trailers, end_stream=True))
+
+    def stop(self) -> None:
+        """End them, so that nobody holds up the pump's end. In the loop's thread."""
+        self._stopping = True
+        for reading in list(self._running):
+            reading.end(_leaving())
+
+
+class _Reading:
+    """A thread that reads a window, at most `_AHEAD` pieces ahead of the loop. It is the service's `Taker`."""
+
+    def __init__(self, service: WindowService, request: pb.window.ReadRequest, peer: str) -> None:
+        """In the task that takes what is read."""
+        self.refusal: CallRefusedError | None = None
+        """Why it ended early, for the client."""
+        self._service = service
+        self._request = request
+        self._peer = peer
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._pieces: asyncio.Queue[memoryview | None] = asyncio.Queue()
+        self._room = threading.Semaphore(_AHEAD)
+        self._ended = threading.Event()
+        threading.Thread(target=self._read, name="pump-window-read", daemon=True).start()
+
+    async def take(self) -> memoryview | None:
+        """The next piece of the Arrow stream; None at its end."""
+        piece = await self._pieces.get()
+        self._room.release()
+        return piece
+
+    def end(self, refusal: CallRefusedError | None) -> None:
+        """End the thread, which may be about to, and with a refusal the task that takes what it reads. In the loop's
+        thread.
+        """
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        self._room.release()
+        if refusal is not None and self._task is not None:
+            self.refusal = refusal
+            self._task.cancel()
+
+    def peer(self) -> str:
+        return self._peer
+
+    def is_active(self) -> bool:
+        return not self._ended.is_set()
+
+    def cancel(self) -> None:
+        refusal = CallRefusedError(grpc.StatusCode.CANCELLED, "nothing of the window was taken, and others wait")
+        self._in_loop(partial(self.end, refusal))
+
+    def _read(self) -> None:
+        refusal = None
+        pieces = self._service.read(self._request, self)
+        try:
+            for piece in pieces:
+                self._room.acquire()
+                if self._ended.is_set():
+                    return
+                self._in_loop(partial(self._pieces.put_nowait, piece))
+        except CallRefusedError as refused:
+            refusal = refused
+        except Exception as error:  # the client is told, as grpcio would
+            refusal = CallRefusedError(grpc.StatusCode.UNKNOWN, str(error))
+        finally:
+            pieces.close()
+            self._in_loop(partial(self._over, refusal))
+
+    def _over(self, refusal: CallRefusedError | None) -> None:
+        if self.refusal is None:
+            self.refusal = refusal
+        self._pieces.put_nowait(None)
+
+    def _in_loop(self, call: Callable[[], object]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(call)
+
+
+def _leaving() -> CallRefusedError:
+    return CallRefusedError(grpc.StatusCode.UNAVAILABLE, "the pump is stopping; ask again when it is back")

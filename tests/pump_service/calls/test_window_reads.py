@@ -1,0 +1,116 @@
+"""Windows that are read on a lane connection by readers that are slow or leave; a pump in this process, etcd, PD."""
+
+import threading
+import time
+
+import pytest
+
+from pump_service.calls import window_service
+from pump_service.config import Config
+from pump_service.lane import frames as f
+from pump_service.server import Pump
+from pump_service.store import StoreOptions
+from tests.pump_service.pumpkit import CLUSTER, Client, Site, free_port
+from tests.pump_service.rawhttp2 import CALL, RawClient
+from upstream import pb
+from upstream.pumps import PumpReader
+
+_READ = tuple((k, b"/sluice.Window/Read" if k == b":path" else v) for k, v in CALL)
+
+
+class _Served:
+    """A pump that holds a window of 20 MB."""
+
+    def __init__(self, folder):
+        self.site = Site(folder)
+        self.address = f"127.0.0.1:{free_port()}"
+        self.pump = Pump(
+            Config(
+                addr=self.address,
+                advertise_addr=self.address,
+                pd_urls=self.site.pd.url,
+                data_dir=str(folder / "pump"),
+                storage=StoreOptions(stop_write_at_available_space=0),
+            )
+        )
+        self.pump.start()
+        client = Client(self.address)
+        self.lo = self.site.pd.ts()
+        self.commits = [client.transaction(self.site.pd, b"%d" % n * 500_000)[1] for n in range(40)]
+        client.close()
+        with PumpReader(self.address, CLUSTER, timeout_s=30) as reader:
+            reader.bounds(self.lo, self.site.pd.ts(), 10_000)
+        self.hi = self.commits[-1]
+
+    def stalled(self):
+        """A reader that takes only what it has said at first."""
+        client = RawClient(self.address)
+        client.call(1, pb.window.ReadRequest(cluster_id=CLUSTER, lo=self.lo, hi=self.hi).SerializeToString(), _READ)
+        client.wait_frame(f.DATA)
+        return client
+
+    def read(self):
+        """The commits that a reader gets."""
+        with PumpReader(self.address, CLUSTER, timeout_s=30) as reader:
+            return [ts for batch in reader.read(self.lo, self.hi) for ts in batch["commit_ts"].to_pylist()]
+
+    def close(self):
+        self.pump.leave()
+        assert self.pump.wait(60)
+        self.site.close()
+
+
+@pytest.fixture
+def served(tmp_path):
+    served = _Served(tmp_path)
+    yield served
+    served.close()
+
+
+def test_a_window_is_read_without_the_grpc_server(served, monkeypatch):
+    monkeypatch.setattr(served.pump._front._splices, "join", None)
+    assert served.read() == served.commits
+
+
+def test_readers_that_take_nothing_make_room_for_others_and_are_told(served, monkeypatch):
+    monkeypatch.setattr(window_service, "_STALLED_S", 0.1)
+    stalled = [served.stalled() for _ in range(window_service.MAX_READS)]
+    assert served.read() == served.commits
+    told = [client for client in stalled if client.answer(1).status == "1"]
+    assert told
+    for client in stalled:
+        client.close()
+
+
+def test_a_reader_that_has_left_leaves_nothing_behind(served):
+    for leave in (lambda client: client.send(f.reset(1, f.CANCEL)), lambda client: client.close()):
+        clients = [served.stalled() for _ in range(3)]
+        for client in clients:
+            leave(client)
+        _none_is_read()
+        for client in clients:
+            client.close()
+    assert served.read() == served.commits
+
+
+def test_a_pump_that_leaves_waits_for_no_reader(served):
+    client = served.stalled()
+    served.pump.leave()
+    assert client.answer(1).status == "14"
+    assert served.pump.wait(60)
+    client.close()
+
+
+def test_a_request_that_is_none_and_one_of_another_cluster_are_refused(served):
+    client = RawClient(served.address)
+    client.call(1, b"\xff", _READ)
+    client.call(3, pb.window.ReadRequest(cluster_id=CLUSTER + 1).SerializeToString(), _READ)
+    assert (client.answer(1).status, client.answer(3).status) == ("13", "9")
+    client.close()
+
+
+def _none_is_read():
+    until = time.monotonic() + 60
+    while any(thread.name == "pump-window-read" for thread in threading.enumerate()):
+        assert time.monotonic() < until, "a window is still read for nobody"
+        time.sleep(0.05)
