@@ -19,7 +19,7 @@ from etl.explode._left_out import without_unreadable
 from etl.explode.exploder import BinlogDecodeError, Exploder
 from etl.explode.source import handed_over, read_range
 from etl.spark.errors import told_to_client
-from etl.spark.worker import freeze_loaded
+from etl.spark.worker import freeze_loaded, keep_heap
 from relay import RelayLog, merge
 from upstream import TLS
 from upstream.window_schema import WINDOW_SCHEMA
@@ -49,7 +49,10 @@ class LandRanges:
             relay = RelayLog.open(self.relay_url)
             for batch in batches:
                 tasks = [json.loads(row["task"]) | {"window": row["window"]} for row in batch.to_pylist()]
-                together = [tasks] if all(task.get("is_small") for task in tasks) else [[task] for task in tasks]
+                is_small = all(task.get("is_small") for task in tasks)
+                if not is_small:
+                    keep_heap()
+                together = [tasks] if is_small else [[task] for task in tasks]
                 for group in together:
                     # With the attempt's number: a repeated task never meets the file of the one before.
                     answers = _answers(relay, self, group, f"{group[0]['token']}.{attempt}")
