@@ -24,7 +24,8 @@ from relay.storage import Storage, open_storage
 
 _READ_BYTES = 2**20
 _GATHERED_BYTES = 2**16
-_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
+# One column has nearly all bytes, so threads would be woken for little, and a Spark worker has one core.
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 
 @dataclass(frozen=True, slots=True)
