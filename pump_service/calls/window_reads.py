@@ -23,17 +23,20 @@ from upstream import pb
 from upstream.codec.varint import encode_uvarint
 
 _AHEAD = 2  # pieces of at most a MiB that are ready before the client has taken those before them
+_THREADS = 16
+"""of all readers; MAX_READS of them read, others wait for their turn, and see to it that who takes nothing leaves"""
+_TURN_S = 8.0
+"""for one of the threads; with the service's own turn it is less than a reader waits for a word"""
 _CHUNK = b"\x0a"  # the field of a ReadResponse, as number << 3 | wire type
 
 
 class WindowReads:
-    """`run` answers one call, by a thread of its own: how many there may be the connections' limits say. `stop` ends
-    all of them.
-    """
+    """`run` answers one call, by a thread while it is read; `stop` ends all of them."""
 
     def __init__(self, service: WindowService) -> None:
         self._service = service
         self._running: set[_Reading] = set()
+        self._free = asyncio.Semaphore(_THREADS)
         self._stopping = False
 
     async def run(self, lane: Connection, stream: int, message: bytes) -> None:
@@ -44,9 +47,17 @@ class WindowReads:
         except DecodeError:
             sender.out.append(f.error_reply(stream, f.GRPC_INTERNAL, "the request is no ReadRequest"))
             return
-        reading = _Reading(self._service, request, lane.peer)
+        try:
+            async with asyncio.timeout(_TURN_S):
+                await self._free.acquire()
+        except TimeoutError:
+            sender.out.append(f.error_reply(stream, f.GRPC_UNAVAILABLE, "too many windows are being read; ask again"))
+            return
         if self._stopping:
-            reading.end(_leaving())
+            self._free.release()
+            sender.out.append(f.error_reply(stream, f.GRPC_UNAVAILABLE, str(_leaving())))
+            return
+        reading = _Reading(self._service, request, lane.peer, self._free.release)
         self._running.add(reading)
         try:
             sender.out.append(f.header_frames(stream, f.RESPONSE_HEADERS, end_stream=False))
@@ -81,13 +92,16 @@ class WindowReads:
 class _Reading:
     """A thread that reads a window, at most `_AHEAD` pieces ahead of the loop. It is the service's `Taker`."""
 
-    def __init__(self, service: WindowService, request: pb.window.ReadRequest, peer: str) -> None:
-        """In the task that takes what is read."""
+    def __init__(
+        self, service: WindowService, request: pb.window.ReadRequest, peer: str, gone: Callable[[], None]
+    ) -> None:
+        """In the task that takes what is read. `gone` is called in the loop's thread when the thread has ended."""
         self.refusal: CallRefusedError | None = None
         """Why it ended early, for the client."""
         self._service = service
         self._request = request
         self._peer = peer
+        self._gone = gone
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._pieces: asyncio.Queue[memoryview | None] = asyncio.Queue()
@@ -141,6 +155,7 @@ class _Reading:
             self._in_loop(partial(self._over, refusal))
 
     def _over(self, refusal: CallRefusedError | None) -> None:
+        self._gone()
         if self.refusal is None:
             self.refusal = refusal
         self._pieces.put_nowait(None)

@@ -82,6 +82,20 @@ def test_readers_that_take_nothing_make_room_for_others_and_are_told(served, mon
         client.close()
 
 
+def test_readers_that_wait_for_their_turn_take_no_thread_each(served):
+    clients = [served.stalled() for _ in range(window_service.MAX_READS)]
+    request = pb.window.ReadRequest(cluster_id=CLUSTER, lo=served.lo, hi=served.hi).SerializeToString()
+    for client in clients:
+        for stream in range(3, 43, 2):
+            client.call(stream, request, _READ)
+    assert clients[0].answer(41).status == "14"
+    assert sum(thread.name == "pump-window-read" for thread in threading.enumerate()) <= 16
+    for client in clients:
+        client.close()
+    _none_is_read()
+    assert served.read() == served.commits
+
+
 def test_a_reader_that_has_left_leaves_nothing_behind(served):
     for leave in (lambda client: client.send(f.reset(1, f.CANCEL)), lambda client: client.close()):
         clients = [served.stalled() for _ in range(3)]
