@@ -140,12 +140,16 @@ def test_sessions_that_are_cut_on_purpose_are_no_lost_connections(
         steps = [delete(number, [3]) for number in (1, 2)]
         sent = [replace(step, detail=replace(step.detail, worker=number)) for number, step in enumerate(steps)]
         sink.run([Step(FlightDetail(50), 100), *sent])
+        waiting = list(sink._workers)
         deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not all(worker._session.is_connected for worker in waiting):
+            time.sleep(0.01)
+        numbers = ", ".join(str(worker._session._connection.thread_id()) for worker in waiting)
         while time.monotonic() < deadline and session.query(
             "SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'"
+            f" AND trx_mysql_thread_id IN ({numbers})"
         ) != [(2,)]:
             time.sleep(0.15)  # what InnoDB shows is renewed when nobody has looked for 0.1 s
-        waiting = list(sink._workers)
         assert [worker._session.sends_ahead for worker in waiting] == [True, True]
         {"recover": sink.recover, "remember": lambda: sink.remember("refused", ()), "close": sink.close}[cut]()
         assert [worker._thread.is_alive() for worker in waiting] == [False, False]
