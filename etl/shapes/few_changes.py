@@ -7,7 +7,6 @@ Whatever isn't as it nearly always is, is left to `etl.shapes.table_changes`, wh
 from __future__ import annotations
 
 import sys
-import time
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from etl.formats.found_lines import format_few, needs_images
 from etl.formats.layout import Layout
 from etl.shapes.identity import held_columns, identity, locating_columns
 from etl.shapes.raw_changes import RawChanges, find_changes, row_layout
-from etl.shapes.segment import Segment, Timings
+from etl.shapes.segment import Segment
 from etl.steps import DeleteDetail, LoadDetail, Step
 from upstream import kernel as rows_kernel
 from upstream.codec.datum import UVARINT, VARINT
@@ -67,17 +66,6 @@ class FewChanges:
     replaced_text: bytes
     worker: int | None = None
     """Which session executes its steps."""
-
-    @classmethod
-    def of(cls, segment: Segment, table: Table, places: np.ndarray, timings: Timings) -> FewChanges | None:
-        """None where it can't be told so."""
-        way = way_for(segment, table, places)
-        if way is None:
-            return None
-        started = time.perf_counter()
-        found = way.reduce(segment, table, places)
-        timings.reduce += time.perf_counter() - started
-        return found
 
     def deletes(self) -> Iterator[Step]:
         """Delete steps, to be executed before any load."""

@@ -122,8 +122,7 @@ class Pulls:
             status, text = f.GRPC_UNKNOWN, str(failure)
             _log.error("pulling binlogs after %d failed: %s", after, failure)
             self._latency.observe(0.0, 1, ("PullBinlogs", "fail"))
-        trailers = ((b"grpc-status", b"%d" % status), (b"grpc-message", f.percent(text)))
-        lane.sender.finish(stream, f.header_frames(stream, trailers, end_stream=True))
+        lane.sender.finish(stream, f.header_frames(stream, f.status_trailers(status, text), end_stream=True))
 
 
 class _ReadAhead:

@@ -16,7 +16,7 @@ from functools import partial
 import grpc
 from google.protobuf.message import DecodeError
 
-from pump_service.calls.window_service import CallRefusedError, WindowService
+from pump_service.calls.window_service import CallRefusedError, WindowService, leaving
 from pump_service.lane import Connection
 from pump_service.lane import frames as f
 from upstream import pb
@@ -55,7 +55,7 @@ class WindowReads:
             return
         if self._stopping:
             self._free.release()
-            sender.out.append(f.error_reply(stream, f.GRPC_UNAVAILABLE, str(_leaving())))
+            sender.out.append(f.error_reply(stream, f.GRPC_UNAVAILABLE, str(leaving())))
             return
         reading = _Reading(self._service, request, lane.peer, self._free.release)
         self._running.add(reading)
@@ -75,18 +75,14 @@ class WindowReads:
             self._running.discard(reading)
         sender.forget(stream)  # what it has not taken until now
         refusal = reading.refusal
-        if refusal is None:
-            trailers = f.OK_TRAILERS
-        else:
-            status = b"%d" % refusal.code.value[0]
-            trailers = ((b"grpc-status", status), (b"grpc-message", f.percent(str(refusal))))
+        trailers = f.OK_TRAILERS if refusal is None else f.status_trailers(refusal.code.value[0], str(refusal))
         sender.finish(stream, f.header_frames(stream, trailers, end_stream=True))
 
     def stop(self) -> None:
         """End them, so that nobody holds up the pump's end. In the loop's thread."""
         self._stopping = True
         for reading in list(self._running):
-            reading.end(_leaving())
+            reading.end(leaving())
 
 
 class _Reading:
@@ -163,7 +159,3 @@ class _Reading:
     def _in_loop(self, call: Callable[[], object]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(call)
-
-
-def _leaving() -> CallRefusedError:
-    return CallRefusedError(grpc.StatusCode.UNAVAILABLE, "the pump is stopping; ask again when it is back")

@@ -139,7 +139,7 @@ class WindowService:
         until = time.monotonic() + _TURN_S
         while not self._reads.acquire(timeout=_STEP_S):
             if self._stopping.is_set():
-                raise _leaving()
+                raise leaving()
             if not taker.is_active():
                 return
             if time.monotonic() > until:
@@ -190,7 +190,7 @@ class WindowService:
                 # strict: leaving a transaction out would lose it downstream without a word
                 for batch in self._store.read_window(request.lo, request.hi, strict=True):
                     if self._stopping.is_set():
-                        raise _leaving()
+                        raise leaving()
                     if not taker.is_active():
                         return
                     writer.write_batch(batch)
@@ -218,7 +218,8 @@ def _refusal(error: StoreError) -> CallRefusedError:
     return CallRefusedError(code, str(error))
 
 
-def _leaving() -> CallRefusedError:
+def leaving() -> CallRefusedError:
+    """What a reader is told by a pump that is about to end."""
     return CallRefusedError(grpc.StatusCode.UNAVAILABLE, "the pump is stopping; ask again when it is back")
 
 

@@ -132,9 +132,14 @@ def percent(text: str) -> bytes:
     )
 
 
+def status_trailers(status: int, text: str) -> Headers:
+    """What a call that failed ends with."""
+    return ((b"grpc-status", b"%d" % status), (b"grpc-message", percent(text)))
+
+
 def error_reply(stream: int, status: int, text: str) -> bytes:
     """A trailers-only answer: no flow-controlled bytes."""
-    trailers: Headers = ((b"grpc-status", b"%d" % status), (b"grpc-message", percent(text)))
+    trailers = status_trailers(status, text)
     if status == GRPC_UNIMPLEMENTED:
         trailers += ((b"grpc-accept-encoding", b"identity"),)
     return header_frames(stream, RESPONSE_HEADERS + trailers, end_stream=True)

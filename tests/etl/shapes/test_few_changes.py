@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import upstream.kernel
 from etl.formats import kernel as lines_kernel
 from etl.shapes import Timings, few_changes
-from etl.shapes.few_changes import FEW, FewChanges
+from etl.shapes.few_changes import FEW, FewChanges, way_for
 from etl.shapes.net_effect import BrokenHistoryError, net_effect
 from etl.shapes.segment import Segment
 from etl.shapes.table_changes import TableChanges, changes_of
@@ -182,6 +182,11 @@ class Rows:
         return [int(key) for key in listed[1].split(",\n")]
 
 
+def reduced_alone(segment: Segment, table: Table, places: np.ndarray) -> FewChanges | None:
+    way = way_for(segment, table, places)
+    return None if way is None else way.reduce(segment, table, places)
+
+
 @settings(max_examples=300)
 @given(histories())
 def test_what_few_changes_come_to_is_where_they_lead(
@@ -192,7 +197,7 @@ def test_what_few_changes_come_to_is_where_they_lead(
         return
     segment = segment_of(table, changes)
     places = segment.tables[0][1]
-    few = FewChanges.of(segment, table, places, Timings())
+    few = reduced_alone(segment, table, places)
     assert few is not None
     general = changes_of(segment, table, places, Timings())
     assert isinstance(general, TableChanges)
@@ -212,7 +217,7 @@ def row(a: int, v: str = "x", **more: Any) -> Row:
 
 def few_of(table: Table, changes: list[tuple[int, bytes]], **more: Any) -> FewChanges | None:
     segment = segment_of(table, changes, **more)
-    return FewChanges.of(segment, table, segment.tables[0][1], Timings())
+    return reduced_alone(segment, table, segment.tables[0][1])
 
 
 def payloads(few: FewChanges | None) -> list[str]:

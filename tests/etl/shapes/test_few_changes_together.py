@@ -19,7 +19,7 @@ from etl.shapes.alike_tables import few_changes
 from etl.shapes.few_changes import FEW, FewChanges
 from etl.steps import Step
 from relay import DELETE, INSERT, PART_SCHEMA, UPDATE
-from tests.etl.shapes.test_few_changes import BY_U, REST, TABLES, A, B, compiled, row
+from tests.etl.shapes.test_few_changes import BY_U, REST, TABLES, A, B, compiled, reduced_alone, row
 from upstream.rows import RowDecodeError, encode_delete, encode_insert, encode_update
 from upstream.schema import Column, Table
 
@@ -92,7 +92,7 @@ def steps_of(few: FewChanges | None) -> list[Step] | None:
 
 def compare(segment: Segment) -> list[list[Step] | None]:
     try:
-        alone = [steps_of(FewChanges.of(segment, *each, Timings())) for each in segment.tables]
+        alone = [steps_of(reduced_alone(segment, *each)) for each in segment.tables]
     except RowDecodeError:  # where it is known at once what is wrong
         with pytest.raises(RowDecodeError):
             few_changes(segment, Timings())
