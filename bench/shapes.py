@@ -56,7 +56,7 @@ class Shape:
 
 @dataclass(slots=True)
 class History:
-    """Transactions as (table, kind of change, encoded row), and how many rows each table holds in the end."""
+    """Transactions as (table, kind of change, encoded row), and how many rows each of their tables holds in the end."""
 
     transactions: list[list[tuple[Table, int, bytes]]] = field(default_factory=list)
     first: int = 0
@@ -79,7 +79,7 @@ def history(shape: Shape, seed: int = 1) -> History:
     add(shape.rows, (INSERT,))
     found.first = len(found.transactions)
     add(shape.changes, (UPDATE,) * 5 + (INSERT, DELETE) * 2)
-    found.counts = {place.table.full_name: len(place.rows) for place in places}
+    found.counts = {place.table.full_name: len(place.rows) for place in places if place.inserted}
     return found
 
 
@@ -89,12 +89,12 @@ class _Place:
     def __init__(self, kind: Kind, table: Table) -> None:
         self.kind, self.table = kind, table
         self.rows: list[Row] = []
-        self._next = 0
+        self.inserted = 0
 
     def change(self, rng: random.Random, what: int) -> tuple[Table, int, bytes]:
         if what == INSERT or not self.rows or self.kind.only_inserts:
-            self._next += 1
-            row = self.kind.make(rng, self._next) | {ROWID_NAME: self._next}
+            self.inserted += 1
+            row = self.kind.make(rng, self.inserted) | {ROWID_NAME: self.inserted}
             self.rows.append(row)
             return self.table, INSERT, encode_insert(self.table, row)
         at = rng.randrange(len(self.rows))
@@ -221,8 +221,10 @@ def _blobs() -> Shape:
     return Shape((Kind((table,), make, ("data", "digest")),), 6_000, 18_000, 3_000)
 
 
-def _many() -> Shape:
-    tables = tuple(_table(1000 + n, f"small{n}", ("id", _int()), ("v", _int()), ("t", _varchar())) for n in range(300))
+def _many(count: int = 300) -> Shape:
+    """Their number is all that differs between two of these."""
+    columns = (("id", _int()), ("v", _int()), ("t", _varchar()))
+    tables = tuple(_table(1000 + n, f"small{n}", *columns) for n in range(count))
     kind = Kind(tables, lambda rng, n: {"id": n, "v": rng.randrange(10**6), "t": rng.choice(_WORDS)}, ("v", "t"))
     return Shape((kind,))
 
@@ -367,6 +369,8 @@ SHAPES: Mapping[str, Callable[[], Shape]] = {
     "json": _json,
     "blobs": _blobs,
     "many": _many,
+    "many-1000": lambda: _many(1_000),
+    "many-10000": lambda: _many(10_000),
     "live": _live,
     "keyless": _keyless,
     "keyless-index": lambda: _keyless(index="a"),
