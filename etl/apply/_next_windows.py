@@ -105,6 +105,7 @@ class NextWindows:
         self._bell.found()
         windows = [first]
         rows, size = first.changes, sum(part.bytes for part in first.parts)
+        tables = set(first.tables)
         while not self._stopped.is_set() and windows[-1].hi < self._end():
             following = self._relay.next(windows[-1].hi)
             self._following = following, time.monotonic()
@@ -115,8 +116,12 @@ class NextWindows:
                 break
             rows += following.changes
             size += sum(part.bytes for part in following.parts)
+            tables.update(following.tables)
             if self._first_hi is None and (
-                rows > self._limits.max_rows or size > self._limits.max_bytes or len(windows) == MAX_WINDOWS
+                rows > self._limits.max_rows
+                or size > self._limits.max_bytes
+                or len(tables) > self._limits.max_tables
+                or len(windows) == MAX_WINDOWS
             ):
                 break
             windows.append(following)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from errors import SluiceError, ours
 from etl.apply._ahead import Ahead, Prepare
 from etl.apply._batch import DecidedAnewError, StoppedError
+from etl.apply._batch_size import BatchSize
 from etl.apply._report import ApplySummary, BatchReport, report_of
 from etl.downstream import Checkpoint
 from etl.settings import Apply
@@ -112,7 +113,7 @@ class _PastLoop:
         self._past = past
         self._sink = sink
         self._prepare = prepare
-        self._limits = limits
+        self._limits = BatchSize(limits)
         self._stop = stop
         self._on_batch = on_batch
         self._summary = ApplySummary()

@@ -7,6 +7,9 @@ import threading
 from pathlib import Path
 from unittest import mock
 
+import pytest
+
+from etl.apply._batch_size import BatchSize
 from etl.apply._next_windows import MAX_WINDOWS, NextWindows
 from etl.downstream import Flight
 from etl.settings import Apply
@@ -28,7 +31,7 @@ def test_windows_of_days_without_traffic_are_applied_some_at_a_time_and_a_flight
 
     def batches(flight: Flight | None) -> list[tuple[int, int]]:
         found, position = [], 0
-        with contextlib.closing(NextWindows(relay, Apply(), flight, None, threading.Event())) as following:
+        with contextlib.closing(NextWindows(relay, BatchSize(Apply()), flight, None, threading.Event())) as following:
             while position < count:
                 windows, position = following.after(position)
                 found.append((len(windows), position))
@@ -36,6 +39,31 @@ def test_windows_of_days_without_traffic_are_applied_some_at_a_time_and_a_flight
 
     assert batches(None) == [(MAX_WINDOWS, MAX_WINDOWS), (5, count)]
     assert batches(Flight(count)) == [(count, count)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "together"), [("atomic", [(2, 20), (3, 50), (1, 60), (1, 70)]), ("parallel", [(7, 70)])]
+)
+def test_a_transaction_has_a_thousand_tables_at_most_unless_one_window_has_more(
+    tmp_path: Path, mode: str, together: list[tuple[int, int]]
+) -> None:
+    relay = RelayLog.open(tmp_path.as_uri())
+    ids = [range(600), range(400, 1_000), range(300, 1_100), range(200, 300), range(200, 500), range(5_000), range(10)]
+    for number, some in enumerate(ids):
+        tables: dict[str, object] = {str(id): {} for id in some}
+        relay.commit(Window(10 * number, 10 * number + 10, 7, "token", 0, 1, len(some), 1, (), tables))
+    limits = BatchSize(Apply(mode=mode))
+
+    def batches(flight: Flight | None) -> list[tuple[int, int]]:
+        found, position = [], 0
+        with contextlib.closing(NextWindows(relay, limits, flight, None, threading.Event())) as following:
+            while position < 70:
+                windows, position = following.after(position)
+                found.append((len(windows), position))
+        return found
+
+    assert batches(None) == together
+    assert batches(Flight(60))[0] == (6, 60)
 
 
 def test_what_comes_next_is_found_by_name_however_many_windows_an_hour_has(tmp_path: Path) -> None:
@@ -51,7 +79,7 @@ def test_what_comes_next_is_found_by_name_however_many_windows_an_hour_has(tmp_p
 
     names_of = storage.names
     with (
-        contextlib.closing(NextWindows(relay, Apply(), None, None, stopped)) as following,
+        contextlib.closing(NextWindows(relay, BatchSize(Apply()), None, None, stopped)) as following,
         mock.patch.object(storage, "names", names),
     ):
         position = 0
