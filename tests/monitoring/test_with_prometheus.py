@@ -63,10 +63,11 @@ def prometheus(endpoint: Endpoint, tmp_path: Path) -> Iterator[str]:
 
         def listens() -> bool:
             assert process.poll() is None, log.read_text()
-            found[:] = re.findall(r'msg="Listening on" address=(\S+)', log.read_text())
-            return bool(found)
+            said = log.read_text()
+            found[:] = re.findall(r'msg="Listening on" address=(\S+)', said)
+            return bool(found) and "ready to receive web requests" in said  # until then it answers 503
 
-        eventually(listens, "Prometheus listens")
+        eventually(listens, "Prometheus is ready")
         yield f"http://{found[0]}"
     finally:
         process.kill()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from etl.apply._ahead import Ahead
 from etl.apply._batch import Batch
+from etl.apply._batch_size import BatchSize
 from etl.apply.past import _PastLog
 from etl.downstream import Checkpoint
 from etl.prepare import BatchDocument, PrepareOptions, prepare
@@ -26,7 +27,7 @@ from tests.etl.partition_history import PartitionHistory
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.relay.archivekit import archive_all, merge_volumes
 
-_ALL = Apply(max_rows=2**60, max_bytes=2**60)
+_ALL = BatchSize(Apply(max_rows=2**60, max_bytes=2**60))
 HYPOTHESIS = settings(
     max_examples=12,
     deadline=None,
