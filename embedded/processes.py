@@ -21,6 +21,7 @@ import psutil
 
 STATE_MARK = "SLUICE_STATE"
 PART_MARK = "SLUICE_PART"
+_KERNEL_THREAD = 0x00200000  # PF_KTHREAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,27 @@ class ProcessId:
 
 def start_ticks(pid: int) -> int | None:
     """The start time of `pid` in clock ticks since boot; None if there is no such process or it is a zombie."""
+    fields = _stat(pid)
+    return None if fields is None or fields[0] in "ZX" else int(fields[19])
+
+
+def _has_no_environment_yet(pid: int) -> bool:
+    """Whether `pid` is in the middle of exec: its new environment can't be read until its program is loaded, which
+    takes milliseconds on a busy machine. Neither true of threads of the kernel nor of zombies, which have none either.
+    """
+    fields = _stat(pid)
+    if fields is None or fields[0] in "ZX" or int(fields[6]) & _KERNEL_THREAD:
+        return False
+    return int(fields[48]) == 0  # env_end
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields of ``/proc/PID/stat`` from the third on (proc_pid_stat(5)); None if there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    fields = text[text.rindex(")") + 2 :].split()
-    return None if fields[0] in "ZX" else int(fields[19])
+    return text[text.rindex(")") + 2 :].split()
 
 
 def is_alive(process: ProcessId) -> bool:
@@ -74,16 +90,26 @@ def marked(state_dir: Path, part: str | None = None) -> list[int]:
         wanted.add(f"{PART_MARK}={part}".encode())
     ours = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     found = []
+    deadline = time.monotonic() + 1
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit() or int(entry.name) in ours:
             continue
-        try:
-            environment = Path(entry.path, "environ").read_bytes()
-        except OSError:
-            continue
+        environment = environment_of(int(entry.name), deadline)
         if wanted <= set(environment.split(b"\0")) and start_ticks(int(entry.name)) is not None:
             found.append(int(entry.name))
     return found
+
+
+def environment_of(pid: int, deadline: float) -> bytes:
+    """The environment of `pid`, waited for until `deadline` (monotonic) while it starts; b"" if it can't be read."""
+    path = Path(f"/proc/{pid}/environ")
+    with contextlib.suppress(OSError):
+        while not (environment := path.read_bytes()) and time.monotonic() < deadline:
+            if not _has_no_environment_yet(pid):
+                return path.read_bytes()  # it may have got it since
+            time.sleep(0.002)
+        return environment
+    return b""
 
 
 def is_resident(pid: int) -> bool:

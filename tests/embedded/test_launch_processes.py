@@ -5,10 +5,21 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from embedded.processes import PART_MARK, STATE_MARK, ProcessId, is_alive, marked, spawn, start_ticks, terminate
+from embedded.processes import (
+    PART_MARK,
+    STATE_MARK,
+    ProcessId,
+    environment_of,
+    is_alive,
+    marked,
+    spawn,
+    start_ticks,
+    terminate,
+)
 
 
 def marked_env(tmp_path, part):
@@ -77,6 +88,27 @@ def test_marked_tells_parts_and_state_folders_apart(start, tmp_path):
     wait_for(lambda: sorted(marked(tmp_path)) == sorted([one.pid, two.pid]))
     assert marked(tmp_path, "one") == [one.pid]
     assert marked(tmp_path / "other") == []
+
+
+def test_the_environment_of_a_process_is_read_whose_program_is_still_being_loaded(start, tmp_path):
+    for _ in range(3 * (os.cpu_count() or 1)):
+        start("while True: pass")  # so that loading takes longer: nearly half of them had none at the first look
+    for _ in range(50):
+        child = subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"], STATE_MARK: "here"})
+        try:
+            assert f"{STATE_MARK}=here".encode() in environment_of(child.pid, time.monotonic() + 60)
+        finally:
+            child.kill()
+            child.wait()
+
+
+def test_no_environment_is_waited_for_of_a_process_that_has_none():
+    with subprocess.Popen(["sleep", "60"], executable="/bin/sleep", env={}) as child:
+        try:
+            wait_for(lambda: Path(f"/proc/{child.pid}/comm").read_text() == "sleep\n")
+            assert environment_of(child.pid, time.monotonic() + 3600) == b""
+        finally:
+            child.kill()
 
 
 def test_a_zombie_counts_as_dead():
