@@ -39,14 +39,15 @@ def start_ticks(pid: int) -> int | None:
     return None if fields is None or fields[0] in "ZX" else int(fields[19])
 
 
-def _has_no_environment_yet(pid: int) -> bool:
-    """Whether `pid` is in the middle of exec: its new environment can't be read until its program is loaded, which
-    takes milliseconds on a busy machine. Neither true of threads of the kernel nor of zombies, which have none either.
+def _has_no_environment(pid: int) -> bool:
+    """Whether there is none to wait for. In the middle of exec there is: the new one can't be read until the program is
+    loaded, which takes milliseconds on a busy machine.
     """
     fields = _stat(pid)
     if fields is None or fields[0] in "ZX" or int(fields[6]) & _KERNEL_THREAD:
-        return False
-    return int(fields[48]) == 0  # env_end
+        return True
+    start, end = int(fields[47]), int(fields[48])
+    return start == end != 0  # 0 until it is there
 
 
 def _stat(pid: int) -> list[str] | None:
@@ -103,13 +104,12 @@ def marked(state_dir: Path, part: str | None = None) -> list[int]:
 def environment_of(pid: int, deadline: float) -> bytes:
     """The environment of `pid`, waited for until `deadline` (monotonic) while it starts; b"" if it can't be read."""
     path = Path(f"/proc/{pid}/environ")
-    with contextlib.suppress(OSError):
-        while not (environment := path.read_bytes()) and time.monotonic() < deadline:
-            if not _has_no_environment_yet(pid):
-                return path.read_bytes()  # it may have got it since
+    try:
+        while not (environment := path.read_bytes()) and not _has_no_environment(pid) and time.monotonic() < deadline:
             time.sleep(0.002)
-        return environment
-    return b""
+    except OSError:
+        return b""
+    return environment
 
 
 def is_resident(pid: int) -> bool:
