@@ -162,10 +162,10 @@ class Resident:
                 return
             if self._woken.fileno() in happened:
                 self._woken.recv(4096)
+            if self._line is not None and self._line.socket.fileno() in happened:
+                self._hear(self._line)  # first: who comes after a task that was killed isn't to find it there
             if self._listener is not None and self._listener.fileno() in happened:
                 self._come()
-            if self._line is not None and self._line.socket.fileno() in happened:
-                self._hear(self._line)
             self._hand_on()
             if self._line is None and time.monotonic() >= self._deadline:
                 log.info("no task came for %.0f s: %s ends", COMES_S, self._wish.what)

@@ -157,6 +157,19 @@ def test_the_process_of_a_task_that_was_killed_is_taken_up_by_the_one_that_is_st
     assert run(wish) == left
 
 
+def test_it_is_taken_up_too_when_it_hears_of_the_kill_and_of_the_next_task_at_once(wish, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    left = run(wish)
+    with task_at_work(tmp_path) as task:
+        left.suspend()
+        task.kill()
+    resuming = threading.Timer(1, left.resume)
+    resuming.start()
+    assert run(wish) == left
+    assert "land goes on in the process of the run before" in caplog.text
+    resuming.join()
+
+
 def test_a_task_whose_process_is_killed_is_told_so_and_may_try_again(wish):
     left = run(wish)
     with (
