@@ -10,6 +10,10 @@ All little-endian. A segment is records, and, once sealed, a footer.
              8  u32  magic 0x123ab922
 
 A segment is sealed if its last four bytes are the footer's magic.
+
+In calm traffic the one that is appended to is longer than its records, with zeros behind them: a sync that need not
+make the file longer waits for the disk once less. A crash leaves these zeros, which the next start takes off; an
+original pump looks through them for the next record, finds none, and goes on behind them.
 """
 
 from __future__ import annotations
@@ -35,6 +39,15 @@ HEADER = struct.Struct("<IQI")
 END_MAGIC = 0x123AB922
 FOOTER = struct.Struct("<qI")
 WRITE_CHUNK = 8 << 20
+ROOM = 256 << 10
+"""bytes of zeros that are made at once"""
+SMALL = BLOCK = 4096
+"""Bytes of an append that goes into room. After a power cut its second block may be there without its first one, as the
+disk writes them in any order: what lies behind such a hole is at most as much, so that it is known for what it is. A
+larger append makes the file longer, and then none of it counts before all of it does.
+"""
+_STEADY = 64
+"""so many small appends in a row before room is made"""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _KEPT_OPEN = 64  # sealed segments
@@ -99,15 +112,17 @@ class Segment:
     opened stay open. Descriptors don't grow with the log.
     """
 
-    __slots__ = ("__weakref__", "_file", "fid", "max_ts", "path", "purged", "sealed", "size")
+    __slots__ = ("__weakref__", "_file", "_file_size", "_small", "fid", "max_ts", "path", "purged", "sealed", "size")
 
     def __init__(self, path: Path, fid: int, *, create: bool = False) -> None:
-        self._file: OpenFile | None = OpenFile(path, os.O_RDWR | os.O_APPEND | (os.O_CREAT if create else 0))
+        self._file: OpenFile | None = OpenFile(path, os.O_RDWR | (os.O_CREAT if create else 0))
         self.path = path
         self.fid = fid
         self.max_ts = 0
         self.size = os.fstat(self._file.fd).st_size
         """bytes of records, the footer not among them"""
+        self._file_size = self.size
+        self._small = 0  # appends in a row
         self.sealed = False
         self.purged = False
         """set before the file is removed: reads then find nothing"""
@@ -168,17 +183,45 @@ class Segment:
             got += len(data)
         return b"".join(parts)
 
-    def write(self, parts: list[bytes]) -> int:
+    def write(self, parts: list[bytes], *, in_room: bool = False) -> int:
         """Appends the parts and returns how many bytes that were. DiskFullError if they don't fit: nothing of them is
         left then. Another OSError leaves an unknown part of them behind.
+
+        `in_room`: they may go into room that was made for them, if they are small, as those before them were.
         """
+        size = sum(map(len, parts))
+        if in_room and size <= SMALL:
+            self._small += 1
+            if self._small > _STEADY and self.size + size > self._file_size:
+                self._make_room()
+        else:
+            self.leave_no_room()
         try:
             return self._write_parts(parts)
         except OSError as error:
             if error.errno in _FULL:
-                os.ftruncate(self._fd, self.size)
+                self._end_at(self.size)
                 raise DiskFullError(error.errno, error.strerror, str(self.path)) from error
             raise
+
+    def _make_room(self) -> None:
+        try:
+            os.posix_fallocate(self._fd, self._file_size, ROOM)
+        except OSError:  # no room on the disk, or no way to reserve it: the file grows as it is written
+            self._end_at(self._file_size)
+            self._small = 0
+        else:
+            self._file_size += ROOM
+
+    def leave_no_room(self) -> None:
+        """The file ends where its records do."""
+        self._small = 0
+        if self._file_size > self.size:
+            self._end_at(self.size)
+
+    def _end_at(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+        self._file_size = size
 
     def _write_parts(self, parts: list[bytes]) -> int:
         written = 0
@@ -186,24 +229,25 @@ class Segment:
         size = 0
         for part in parts:
             if group and size + len(part) > WRITE_CHUNK:
-                written += self._write_all(group)
+                written += self._write_all(group, self.size + written)
                 group, size = [], 0
             group.append(part)
             size += len(part)
-        written += self._write_all(group)
+        written += self._write_all(group, self.size + written)
         self.size += written
+        self._file_size = max(self._file_size, self.size)
         return written
 
-    def _write_all(self, group: list[bytes]) -> int:
+    def _write_all(self, group: list[bytes], at: int) -> int:
         data = group[0] if len(group) == 1 else b"".join(group)
         if failpoints.due("vlog.torn"):
-            os.write(self._fd, data[: len(data) * 2 // 3])
+            os.pwrite(self._fd, data[: len(data) * 2 // 3], at)
             failpoints.act("vlog.torn")
         failpoints.hit("vlog.write")
-        done = os.write(self._fd, data)
+        done = os.pwrite(self._fd, data, at)
         view = memoryview(data)
         while done < len(data):
-            done += os.write(self._fd, view[done:])
+            done += os.pwrite(self._fd, view[done:], at + done)
         return done
 
     def sync(self) -> None:
@@ -231,14 +275,23 @@ class Segment:
         here = os.fstat(self._fd)
         return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino)
 
-    def cut(self, end: int, aside: Path) -> None:
-        """Ends an unsealed segment at `end`, after copying what lies behind it to a file; both are synced."""
-        with aside.open("wb") as copy:
-            for at in range(end, self.size, WRITE_CHUNK):
-                copy.write(self.pread(at, min(WRITE_CHUNK, self.size - at)))
-            copy.flush()
-            os.fsync(copy.fileno())
-        os.ftruncate(self._fd, end)
+    def is_zero(self, begin: int, end: int) -> bool:
+        """Whether nothing was ever written to these bytes, or nothing but zeros; at most `ROOM` and a little are
+        looked at.
+        """
+        return not self.pread(begin, end - begin).strip(b"\0") if end - begin <= ROOM + SMALL else False
+
+    def cut(self, end: int, aside: Path | None) -> None:
+        """Ends an unsealed segment at `end`, after copying what lies behind it to a file, if it is to be kept; both are
+        synced.
+        """
+        if aside is not None:
+            with aside.open("wb") as copy:
+                for at in range(end, self.size, WRITE_CHUNK):
+                    copy.write(self.pread(at, min(WRITE_CHUNK, self.size - at)))
+                copy.flush()
+                os.fsync(copy.fileno())
+        self._end_at(end)
         os.fsync(self._fd)
         self.size = end
 

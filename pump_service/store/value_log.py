@@ -17,7 +17,7 @@ from pump_service import kernel
 from pump_service.store import failpoints
 from pump_service.store.errors import CorruptRecordError
 from pump_service.store.scan import ScanBatch, scan_segment
-from pump_service.store.segment import RECORD_MAGIC, OpenFile, Pointer, Segment, crc32c
+from pump_service.store.segment import BLOCK, RECORD_MAGIC, SMALL, OpenFile, Pointer, Segment, crc32c
 from pump_service.store.timings import WriteTimings
 
 log = logging.getLogger(__name__)
@@ -82,26 +82,48 @@ class ValueLog:
 
     def _find_max_ts(self, segment: Segment) -> int:
         top = end = 0
-        for batch in scan_segment(segment, 0, segment.size, self.note_skipped):
+        holes: list[int] = []
+
+        def skipped(segment: Segment, begin: int, size: int) -> None:
+            if begin + size < segment.size or not segment.is_zero(begin, segment.size):
+                self.note_skipped(segment, begin, size)
+                holes.append(begin)
+
+        for batch in scan_segment(segment, 0, segment.size, skipped):
             top = max(top, int(np.where(batch.tps == 0, batch.starts, batch.commits).max()))
             end = batch.end
+        written = end if segment.is_zero(end, segment.size) else segment.size
+        for hole in holes:  # the second block of a small append, without its first one?
+            if written - hole <= SMALL and segment.is_zero(hole, hole - hole % BLOCK + BLOCK):
+                end = hole
+                break
         self._torn_at = Pointer(segment.fid, end) if end < segment.size else None
         return top
 
     def cut_torn_end(self, indexed: Pointer | None) -> None:
-        """Moves what a write that was cut short has left at the end into a file beside; to be called before the first
-        append. From then on, whatever is unreadable was acknowledged once. `indexed` is the last record that the index
-        knows: if it lies in what would be moved, this was no write that was cut short, and nothing is touched.
+        """Moves what a write that was cut short has left at the end into a file beside, and takes off what room there
+        was for others; to be called before the first append. From then on, whatever is unreadable was acknowledged
+        once. `indexed` is the last record that the index knows: if it lies in what would be moved, this was no write
+        that was cut short, and nothing is touched.
         """
         torn, segment = self._torn_at, self._current
-        if torn is None or torn.fid != segment.fid or (indexed is not None and torn <= indexed):
+        if torn is None or torn.fid != segment.fid:
+            return
+        size = segment.size - torn.offset
+        is_room = segment.is_zero(torn.offset, segment.size)
+        if indexed is not None and torn <= indexed:
+            if is_room:
+                self.note_skipped(segment, torn.offset, size)
+            return
+        if is_room:
+            segment.cut(torn.offset, None)
+            log.info("%s: the pump didn't end in good order: %d bytes of room are taken off", segment.path, size)
             return
         aside = segment.path.with_name(f"{segment.path.name}.torn-{torn.offset}")
-        size = segment.size - torn.offset
         segment.cut(torn.offset, aside)
         _sync_directory(self._dir)
         with self._lock:
-            self._skips.pop((torn.fid, torn.offset), None)
+            self._skips = {at: size for at, size in self._skips.items() if at < torn}
         log.warning(
             "%s ended in %d bytes of a write that was cut short, which nobody was told to be safe: moved to %s",
             segment.path, size, aside,
@@ -191,7 +213,7 @@ class ValueLog:
             segment = self._current
             parts, offsets = _framed(tuple(payloads), first, segment.size, self._limit)
             began = time.monotonic()
-            segment.write(parts)
+            segment.write(parts, in_room=self._sync)
             self.timings.to_disk.observe(time.monotonic() - began)
             failpoints.hit("writer.after_write")
             if self._sync:
@@ -218,8 +240,12 @@ class ValueLog:
 
     def close(self) -> None:
         """Seals the current segment if it is worth it; a smaller one is scanned at the next open."""
-        if self._current.size >= FINALIZE_AT_CLOSE and not self._current.sealed:
+        if self._current.sealed:
+            return
+        if self._current.size >= FINALIZE_AT_CLOSE:
             self._current.seal()
+        else:
+            self._current.leave_no_room()
 
     def read(self, pointer: Pointer) -> bytes:
         """The payload at `pointer`; CorruptRecordError if there is no good record or the segment has been purged."""

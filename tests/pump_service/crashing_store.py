@@ -17,7 +17,7 @@ import time
 import traceback
 from typing import NoReturn
 
-from pump_service.store import Store, failpoints
+from pump_service.store import Store, failpoints, segment
 from tests.pump_service.storekit import BASE, OPTIONS, commit, prewrite
 
 _PATIENCE_S = 60
@@ -26,6 +26,7 @@ _PATIENCE_S = 60
 def _live(data: str, after: int, failpoint: str, told: str) -> None:
     """Live on the store in `data`, with a reader from `after` on; what is to be told goes to the file `told`."""
     failpoints.configure(failpoint)
+    segment._STEADY = 2
     telling = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
     options = dataclasses.replace(OPTIONS, segment_limit=2000, save_interval_s=0.01, sync_interval_s=0.02)
     store = Store.open(data, options)

@@ -177,13 +177,15 @@ class StoreMachine(RuleBasedStateMachine):
         elif index != "lost":
             copy_live(old / "kv", new / "kv")  # first: it must not be ahead of the value log
         shutil.copytree(old / "value", new / "value")
+        end = self.store._log.end
         unsure = prewrite(self.tick(), b"unsure")
         verdict = commit(unsure.start_ts, self.tick())
         tail = (encode_record(unsure.payload) + encode_record(verdict.payload))[:cut]
-        last = max((new / "value").iterdir())
+        last = max((new / "value").glob("*.vlog"))
         if last.read_bytes().endswith(END_MAGIC.to_bytes(4, "little")):  # full and sealed: what follows begins another
             last = last.with_name(f"{int(last.stem) + 1:06d}.vlog")
-        with last.open("ab") as file:
+        with last.open("r+b" if last.exists() else "wb") as file:
+            file.seek(end.offset if int(last.stem) == end.fid else 0)  # there may be room
             file.write(tail + (b"\xe8\x56\x3a\x82" if magic else b"") + torn)
         self.store.close()
         failpoints.configure("")
