@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.results import shown
+
 _NAMES = ("case", "what", "form", "name")  # by which an item of a list is known
 
 
@@ -122,8 +124,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _range(values: tuple[float, ...]) -> str:
-    middle = f"{statistics.median(values):,.4g}"
-    return middle if len(values) < 2 else f"{middle} ({min(values):,.4g} to {max(values):,.4g})"
+    middle = shown(statistics.median(values))
+    return middle if len(values) < 2 else f"{middle} ({shown(min(values))} to {shown(max(values))})"
 
 
 if __name__ == "__main__":

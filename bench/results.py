@@ -29,6 +29,11 @@ def keep(folder: Path, whole: dict[str, Any]) -> Path:
     return path
 
 
+def shown(value: float) -> str:
+    """A figure as people read it: whole from a thousand on, four digits below."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
 def _commit() -> str:
     """The commit that is checked out, with a plus if something was changed; the version where there is no clone."""
     root = Path(__file__).parents[1]

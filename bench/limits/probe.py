@@ -1,0 +1,16 @@
+"""What the parts of `bench.limits` have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+Figures = dict[str, float]
+"""By a name that ends in the unit."""
+
+Round = Callable[[float], Figures]
+"""Takes each of a part's figures once, in about so many seconds each. Every round gives the same names."""
+
+Probe = Callable[[Path], AbstractContextManager[Round]]
+"""A part: what it needs is made and started in a folder of its own when it is entered, and gone when it is left."""
