@@ -30,9 +30,15 @@ class KnownMembers:
         self._known: dict[str, tuple[Any, str]] = {}
         self._characters = 0
 
-    def write(self, members: Mapping[str, Any]) -> str:
-        """The object's text, as `to_text` gives it."""
-        return f"{{{','.join([self.member(name, value) for name, value in members.items()])}}}"
+    def pieces(self, members: Mapping[str, Any]) -> list[str]:
+        """The object's text, as `to_text` gives it, in pieces to be joined."""
+        pieces = ["{"]
+        for name, value in members.items():
+            pieces += (self.member(name, value), ",")
+        if members:
+            pieces.pop()
+        pieces.append("}")
+        return pieces
 
     def member(self, name: str, value: Any) -> str:
         """One member's text."""
@@ -45,7 +51,7 @@ class KnownMembers:
 
     def read(self, text: str, at: int) -> tuple[dict[str, Any], int]:
         """The object whose first member, or end, is at this place behind its brace, and where it ends. Raises
-        ValueError if it isn't written as `write` does it.
+        ValueError if it isn't written as `pieces` does it.
         """
         found: dict[str, Any] = {}
         if text.startswith("}", at):

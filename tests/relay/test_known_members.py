@@ -60,8 +60,8 @@ def test_text_that_is_anything_means_what_json_says(before, tables, after, data)
 def test_what_was_changed_is_told_from_what_was_known():
     known = KnownMembers()
     first, second = {"name": "t"}, {"name": "u"}
-    assert known.write({"1": first, "2": second}) == known.write({"1": first, "2": second})
-    assert known.write({"1": second}) == '{"1":{"name":"u"}}'
+    assert known.pieces({"1": first, "2": second}) == known.pieces({"1": first, "2": second})
+    assert "".join(known.pieces({"1": second})) == '{"1":{"name":"u"}}'
     found, _ = known.read('"1":{"name":"u"}}', 0)
     again, end = known.read('"1":{"name":"u"},"2":{"name":"v"}}', 0)
     assert found["1"] is again["1"] and again["2"] == {"name": "v"} and end == 34
@@ -77,6 +77,13 @@ def test_what_is_kept_is_bounded(monkeypatch):
     monkeypatch.setattr(known_members, "_MOST_CHARACTERS", 1000)
     known = KnownMembers()
     for number in range(500):
-        text = known.write({str(number): {"name": f"t{number}"}})
+        text = "".join(known.pieces({str(number): {"name": f"t{number}"}}))
         assert json.loads(text) == {str(number): {"name": f"t{number}"}}
         assert sum(len(text) for _, text in known._known.values()) == known._characters <= 1000
+
+
+def test_a_comma_behind_which_nothing_comes_is_refused_as_json_refuses_it():
+    body = b'{"format":1,"tables":{},'
+    sealed = body + b',"crc32c":%d}\n' % google_crc32c.value(body + b"}")
+    with pytest.raises(ValueError):
+        unseal(sealed, 1, ("tables", KnownMembers()))
