@@ -109,10 +109,14 @@ class WindowService:
         )
 
     def _whole(self, lo: int, hi: int) -> bytes:
-        """The window as one record batch; nothing if it can't be read: who reads it then is told why."""
+        """The window as one record batch; nothing if it can't be read: who reads it then is told why. Nor if all of it
+        was given up.
+        """
         try:
             batches = list(self._store.read_window(lo, hi, strict=True))
         except CorruptRecordError:
+            return b""
+        if not batches:
             return b""
         (batch,) = batches if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()
         return bytes(batch.serialize())

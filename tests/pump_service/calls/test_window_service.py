@@ -1,0 +1,33 @@
+"""What `sluice.Window` answers about a store that isn't whole; without the network."""
+
+import threading
+
+import pytest
+
+from pump_service.calls.window_service import WindowService
+from pump_service.store import CorruptRecordError, Store
+from tests.pump_service.pumpkit import CLUSTER, time_limit
+from tests.pump_service.storekit import BASE, OPTIONS, settle, transactions, write
+from upstream import pb
+
+
+def test_bounds_are_told_where_all_of_a_window_was_given_up(tmp_path):
+    store = Store.open(tmp_path, OPTIONS)
+    write(store, *transactions(20))
+    settle(store)
+    place = store._index.get(BASE)
+    log = tmp_path / "value" / "000000.vlog"
+    data = bytearray(log.read_bytes())
+    data[place.offset + 30] ^= 4  # in the payload of the first Prewrite
+    log.write_bytes(data)
+    with pytest.raises(CorruptRecordError):
+        list(store.read_window(0, store.max_commit_ts, strict=True))
+    log.with_name(f"{log.name}.lost-{place.offset}").touch()
+    service = WindowService(CLUSTER, store, time_limit(), threading.Event())
+    first = BASE + 150  # when it was committed
+    bounds = service.bounds(
+        pb.window.BoundsRequest(cluster_id=CLUSTER, lo=first - 1, max_transactions=1, inline_bytes=1 << 20)
+    )
+    assert (bounds.hi, bounds.window) == (first, b"")
+    assert not list(store.read_window(first - 1, first, strict=True))
+    store.close()
