@@ -115,13 +115,14 @@ class _Reading:
         """End the thread, which may be about to, and with a refusal the task that takes what it reads. In the loop's
         thread.
         """
+        task, self._task = self._task, None  # a cancelled one has an error that knows this object: a circle
         if self._ended.is_set():
             return
         self._ended.set()
         self._room.release()
-        if refusal is not None and self._task is not None:
+        if refusal is not None and task is not None:
             self.refusal = refusal
-            self._task.cancel()
+            task.cancel()
 
     def peer(self) -> str:
         return self._peer

@@ -25,6 +25,8 @@ _READ = "/sluice.Window/Read"
 _THREADS = MAX_WAITING + 8  # of which no more than MAX_WAITING wait
 MAX_CALLS = 256
 """at a time, those that were reset while they were at work among them"""
+_TAKE_S = 15.0
+"""for an answer, or its client is told that it took nothing; until then the call counts"""
 
 
 class Windows:
@@ -38,6 +40,7 @@ class Windows:
         self._reads = WindowReads(service)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="pump-window")  # made when needed
         self._open: set[asyncio.Future[bytes]] = set()
+        self._untaken: set[asyncio.Timeout] = set()
         self._begun = 0
         self._stopping = False
 
@@ -65,6 +68,8 @@ class Windows:
         sender.out.append(f.header_frames(stream, f.RESPONSE_HEADERS, end_stream=False))
         sender.queue(stream, b"\0" + len(answer).to_bytes(4, "big") + answer)
         sender.finish(stream, f.header_frames(stream, f.OK_TRAILERS, end_stream=True))
+        lane.flush()
+        await self._taken(lane, stream)
 
     def stop(self) -> None:
         """Refuse what is asked and what waits, so that nobody holds up the pump's end. In the loop's thread."""
@@ -73,7 +78,28 @@ class Windows:
         for answer in self._open:
             if not answer.done():
                 answer.set_exception(_leaving())
+        for patience in self._untaken:
+            if not patience.expired():
+                patience.reschedule(asyncio.get_running_loop().time())
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _taken(self, lane: Connection, stream: int) -> None:
+        """Wait until the client's windows have let the answer go: of a client that takes none they would gather."""
+        refusal = CallRefusedError(grpc.StatusCode.CANCELLED, f"nothing of the answer was taken for {_TAKE_S:.0f} s")
+        patience = asyncio.timeout(_TAKE_S)
+        try:
+            async with patience:
+                self._untaken.add(patience)
+                await lane.sender.drained(stream)
+        except TimeoutError:
+            if self._stopping:
+                refusal = _leaving()
+            lane.sender.forget(stream)
+            trailers = f.status_trailers(refusal.code.value[0], str(refusal))
+            lane.sender.finish(stream, f.header_frames(stream, trailers, end_stream=True))
+        finally:
+            self._untaken.discard(patience)
+            del patience  # it knows the task, whose error knows this frame: together they would keep the answer
 
     async def _answer(self, handle: Callable[[Any], Message], request: Message) -> bytes:
         if self._stopping:

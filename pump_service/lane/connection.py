@@ -87,6 +87,7 @@ class Lane(asyncio.Protocol):
         self._bridged.cancel_all()
         self._sender.forget_all()
         self._uploads.close()
+        self._rest = b""  # this object may stay until Python collects garbage
 
     def pause_writing(self) -> None:
         self._wire.pause_writing()

@@ -1,12 +1,16 @@
 """Windows that are read on a lane connection by readers that are slow or leave; a pump in this process, etcd, PD."""
 
+import asyncio
+import gc
 import threading
 import time
 
 import pytest
 
-from pump_service.calls import window_service
+from pump_service.calls import window_service, windows
+from pump_service.calls.window_reads import _Reading
 from pump_service.config import Config
+from pump_service.lane import LaneLimits
 from pump_service.lane import frames as f
 from pump_service.server import Pump
 from pump_service.store import StoreOptions
@@ -16,6 +20,8 @@ from upstream import pb
 from upstream.pumps import PumpReader
 
 _READ = tuple((k, b"/sluice.Window/Read" if k == b":path" else v) for k, v in CALL)
+_BOUNDS = tuple((k, b"/sluice.Window/Bounds" if k == b":path" else v) for k, v in CALL)
+_WITHOUT_WINDOW = f.settings({f.SETTING_INITIAL_WINDOW_SIZE: 0})
 
 
 class _Served:
@@ -49,6 +55,11 @@ class _Served:
         client.wait_frame(f.DATA)
         return client
 
+    def half_a_mib(self):
+        """A request for bounds with a window of 500 KB."""
+        asked = pb.window.BoundsRequest(cluster_id=CLUSTER, lo=self.lo, max_transactions=1, inline_bytes=1 << 20)
+        return asked.SerializeToString()
+
     def read(self):
         """The commits that a reader gets."""
         with PumpReader(self.address, CLUSTER, timeout_s=30) as reader:
@@ -65,6 +76,14 @@ def served(tmp_path):
     served = _Served(tmp_path)
     yield served
     served.close()
+
+
+@pytest.fixture
+def collects_no_garbage():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def test_a_window_is_read_without_the_grpc_server(served, monkeypatch):
@@ -107,8 +126,60 @@ def test_a_reader_that_has_left_leaves_nothing_behind(served):
     assert served.read() == served.commits
 
 
+def test_nothing_of_what_was_being_sent_waits_for_pythons_collection_of_garbage(served, collects_no_garbage):
+    for leave in (lambda client: client.send(f.reset(1, f.CANCEL)), lambda client: client.close()):
+        reader, other = served.stalled(), RawClient(served.address, _WITHOUT_WINDOW)
+        other.call(1, served.half_a_mib(), _BOUNDS)
+        other.wait_frame(f.HEADERS)
+        for client in (reader, other):
+            leave(client)
+        _eventually(lambda: not any(isinstance(each, _Reading | asyncio.Timeout) for each in gc.get_objects()))
+        for client in (reader, other):
+            client.close()
+
+
 def test_a_pump_that_leaves_waits_for_no_reader(served):
     client = served.stalled()
+    served.pump.leave()
+    assert client.answer(1).status == "14"
+    assert served.pump.wait(60)
+    client.close()
+
+
+def test_answers_that_the_client_does_not_take_count_as_calls(served):
+    client = RawClient(served.address, _WITHOUT_WINDOW)
+    more = 2 * LaneLimits().calls + 1
+    answered = range(1, more, 2)
+    for stream in answered:
+        client.call(stream, served.half_a_mib(), _BOUNDS)
+        while stream not in client.answers:  # its headers, which need no window
+            assert client.read(60)
+    client.call(more, served.half_a_mib(), _BOUNDS)
+    assert client.answer(more).status == "8"
+    client.send(f.settings({f.SETTING_INITIAL_WINDOW_SIZE: 1 << 20}), f.window_update(0, 1 << 30))
+    assert {client.answer(stream).status for stream in answered} == {"0"}
+    assert min(len(client.answers[stream].body) for stream in answered) > 500_000
+    client.call(101, served.half_a_mib(), _BOUNDS)
+    assert client.answer(101).status == "0"
+    client.close()
+
+
+def test_who_takes_nothing_of_an_answer_is_told_and_served_again(served, monkeypatch):
+    monkeypatch.setattr(windows, "_TAKE_S", 0.1)
+    client = RawClient(served.address, _WITHOUT_WINDOW)
+    client.call(1, served.half_a_mib(), _BOUNDS)
+    assert (client.answer(1).status, client.answers[1].body) == ("1", b"")
+    monkeypatch.setattr(windows, "_TAKE_S", 60)
+    client.send(f.settings({f.SETTING_INITIAL_WINDOW_SIZE: 1 << 20}), f.window_update(0, 1 << 20))
+    client.call(3, served.half_a_mib(), _BOUNDS)
+    assert client.answer(3).status == "0"
+    client.close()
+
+
+def test_a_pump_that_leaves_waits_for_nobody_who_takes_no_answer(served):
+    client = RawClient(served.address, _WITHOUT_WINDOW)
+    client.call(1, served.half_a_mib(), _BOUNDS)
+    client.wait_frame(f.HEADERS)
     served.pump.leave()
     assert client.answer(1).status == "14"
     assert served.pump.wait(60)
@@ -124,7 +195,11 @@ def test_a_request_that_is_none_and_one_of_another_cluster_are_refused(served):
 
 
 def _none_is_read():
+    _eventually(lambda: all(thread.name != "pump-window-read" for thread in threading.enumerate()))
+
+
+def _eventually(condition):
     until = time.monotonic() + 60
-    while any(thread.name == "pump-window-read" for thread in threading.enumerate()):
-        assert time.monotonic() < until, "a window is still read for nobody"
+    while not condition():
+        assert time.monotonic() < until, "it never came to be"
         time.sleep(0.05)
