@@ -185,11 +185,12 @@ class RelayLog:
         hours = self._storage.names("windows")
         at = bisect.bisect_right(hours, hour_of(ts))
         # One listing for both sides of ts: were it older on one, a window between them would seem to be missing.
-        around = self._starts_in(hours[at - 1]) if at else []
-        older = (lo for hour in reversed(hours[: max(at - 1, 0)]) for lo in reversed(self._starts_in(hour)))
-        through = itertools.chain((lo for lo in reversed(around) if lo <= ts), older)
-        newer = (lo for hour in hours[at:] for lo in self._starts_in(hour))
-        behind = itertools.chain((lo for lo in around if lo > ts), newer)
+        around = self._listed(hours[at - 1]) if at else []
+        cut = bisect.bisect_right(around, _name(ts))
+        older = (lo for hour in reversed(hours[: max(at - 1, 0)]) for lo in _starts_of(reversed(self._listed(hour))))
+        through = itertools.chain(_starts_of(reversed(around[:cut])), older)
+        newer = (lo for hour in hours[at:] for lo in _starts_of(self._listed(hour)))
+        behind = itertools.chain(_starts_of(around[cut:]), newer)
         below = next(self._there(through), None)
         later = next(self._there(behind), None) if below is None else None
         if below is None and later is None and (unlisted := self._unlisted_first()) is not None:
@@ -211,7 +212,7 @@ class RelayLog:
     def last(self) -> Window | None:
         """The newest window, None if the log is empty."""
         hours = reversed(self._storage.names("windows"))
-        listed = next(self._there(lo for hour in hours for lo in reversed(self._starts_in(hour))), None)
+        listed = next(self._there(lo for hour in hours for lo in _starts_of(reversed(self._listed(hour)))), None)
         found = listed or self._unlisted_first()
         return None if found is None else self._onward(found, _NO_END)
 
@@ -397,22 +398,22 @@ class RelayLog:
 
     def _starts(self) -> Iterator[int]:
         for hour in self._storage.names("windows"):
-            yield from self._starts_in(hour)
+            yield from _starts_of(self._listed(hour))
 
     def _starts_before(self, ts: int) -> Iterator[int]:
         """Where windows begin, the newest first."""
         hours = self._storage.names("windows")
         for hour in reversed(hours[: bisect.bisect_right(hours, hour_of(ts))]):
-            yield from (lo for lo in reversed(self._starts_in(hour)) if lo < ts)
+            yield from (lo for lo in _starts_of(reversed(self._listed(hour))) if lo < ts)
 
     def _unlisted_first(self) -> Window | None:
         """The first window of a young log, of which a list that lags knows nothing."""
         window = self._record(_BEGUN) if self._storage.lists_may_lag else None
         return self.next(window.lo) if window is not None else None
 
-    def _starts_in(self, hour: str) -> list[int]:
-        names = self._storage.names(f"windows/{hour}")
-        return [int(name[:20]) for name in names if len(name) == 25 and name[:20].isdigit() and name.endswith(".json")]
+    def _listed(self, hour: str) -> list[str]:
+        """The names of an hour's records, and of whatever else is there, in order."""
+        return self._storage.names(f"windows/{hour}")
 
     def _there(self, starts: Iterable[int]) -> Iterator[Window]:
         """The windows that begin where a listing says; those that have been purged meanwhile are left out."""
@@ -445,6 +446,18 @@ class RelayLog:
             way_out="restore the file from a copy, or, while the pumps still hold these commits, remove it and all"
             " later records and land again",
         )
+
+
+def _name(lo: int) -> str:
+    """Of the record of the window that begins at lo, in its hour."""
+    return window_path(lo).rpartition("/")[2]
+
+
+def _starts_of(names: Iterable[str]) -> Iterator[int]:
+    """Where the windows begin whose records have these names. One by one: an hour may have tens of thousands, of which
+    one or two are wanted.
+    """
+    return (int(name[:20]) for name in names if len(name) == 25 and name[:20].isdigit() and name.endswith(".json"))
 
 
 class Claim:
