@@ -134,9 +134,9 @@ class HpackDecoder:
     SETTINGS_MAX_HEADER_LIST_SIZE does: a byte of a block may stand for a field of 4 KB.
     """
 
-    __slots__ = ("_allowed", "_entries", "_limit", "_max_list", "_memo", "_size")
+    __slots__ = ("_allowed", "_entries", "_limit", "_max_list", "_memo", "_memo_bytes", "_size")
 
-    _MEMO_LIMIT = 256
+    _MEMO_BYTES, _MEMO_EACH = 16 << 10, 64  # of blocks that are remembered, and what is counted for each besides
 
     def __init__(self, max_table_size: int = 4096, max_list_size: int = 1 << 20) -> None:
         self._allowed = max_table_size
@@ -145,6 +145,7 @@ class HpackDecoder:
         self._entries: deque[Header] = deque()
         self._size = 0
         self._memo: dict[bytes, Headers] = {}
+        self._memo_bytes = 0
 
     def decode(self, block: bytes) -> Headers:
         """Headers of one complete block. Raises HpackError; the connection can't go on after that."""
@@ -157,8 +158,10 @@ class HpackDecoder:
             raise HpackError("the header block ends in the middle of a field") from None
         if changed:
             self._memo.clear()
-        elif len(self._memo) < self._MEMO_LIMIT:
+            self._memo_bytes = 0
+        elif self._memo_bytes + len(block) + self._MEMO_EACH <= self._MEMO_BYTES:
             self._memo[block] = headers
+            self._memo_bytes += len(block) + self._MEMO_EACH
         return headers
 
     def recall(self, block: bytes) -> Headers | None:

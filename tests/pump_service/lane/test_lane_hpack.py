@@ -1,5 +1,7 @@
 """HPACK: the RFC's examples, the dynamic table's limits, and what a broken peer may send."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,6 +102,21 @@ def test_equal_bytes_mean_something_else_once_the_table_has_changed():
     assert decoder.decode(b"\xbe") == ((b"a", b"1"),)
     decoder.decode(b"\x40\x01b\x012")
     assert decoder.decode(b"\xbe") == ((b"b", b"2"),)
+
+
+def test_many_large_blocks_are_not_kept_and_what_came_first_is_still_known():
+    decoder = HpackDecoder()
+    usual = encode_headers(((b":path", b"/usual"),))
+    first = decoder.decode(usual)
+    tracemalloc.start()
+    try:
+        for n in range(300):
+            assert decoder.decode(encode_headers(((b"large", b"%d" % n * 20_000),)))
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1 << 20
+    assert decoder.recall(usual) is first
 
 
 @pytest.mark.parametrize(
