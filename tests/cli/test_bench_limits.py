@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from bench import compare
 from bench.limits import __main__ as limits
 from bench.limits.processor import decoded
 from bench.pump_load import CASES
+
+PERFORMANCE = Path(__file__).parents[2] / "docs" / "performance.md"
 
 
 @pytest.fixture(scope="module")
@@ -79,3 +82,11 @@ def test_numpy_gives_back_the_rows_that_were_laid_out():
     found = decoded(rows.view(np.uint8), order * rows.itemsize)
     for column, name in zip(found, rows.dtype.names, strict=True):
         assert column.tobytes() == rows[order][name].tobytes()
+
+
+def test_every_figure_of_it_that_the_document_names_is_one_that_it_gives(measured):
+    _, kept, _ = measured
+    pattern = r"`((?:append|group|round|grpc|load|decode|lz4|zstd|copy|python)_\w+_(?:ms|us|per_s|a_row))`"
+    named = set(re.findall(pattern, PERFORMANCE.read_text(encoding="utf-8")))
+    given = json.loads(kept.read_text())["found"]["median"]
+    assert named and named <= given.keys()
