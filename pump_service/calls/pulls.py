@@ -79,7 +79,11 @@ class Pulls:
         after = request.startFrom.offset
         _log.info("a reader (%s) pulls binlogs after commit ts %d", lane.peer, after)
         self._readers[host] += 1
-        reader = _ReadAhead(self._store, after, asyncio.get_running_loop(), lambda: self._gone(host))
+        try:
+            reader = _ReadAhead(self._store, after, asyncio.get_running_loop(), lambda: self._gone(host))
+        except RuntimeError:  # the system gives no thread
+            self._gone(host)
+            raise
         self._running.add(reader)
         if self._stopping:
             reader.stop()

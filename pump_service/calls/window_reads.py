@@ -57,7 +57,11 @@ class WindowReads:
             self._free.release()
             sender.out.append(f.error_reply(stream, f.GRPC_UNAVAILABLE, str(leaving())))
             return
-        reading = _Reading(self._service, request, lane.peer, self._free.release)
+        try:
+            reading = _Reading(self._service, request, lane.peer, self._free.release)
+        except RuntimeError:  # the system gives no thread
+            self._free.release()
+            raise
         self._running.add(reading)
         try:
             sender.out.append(f.header_frames(stream, f.RESPONSE_HEADERS, end_stream=False))

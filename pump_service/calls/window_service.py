@@ -71,7 +71,7 @@ class WindowService:
         self._time_limit = time_limit
         self._stopping = stopping
         self._waiting = threading.BoundedSemaphore(MAX_WAITING)
-        self._progress: dict[Taker, float] = {}  # when a reader took something last
+        self._offered: dict[Taker, float] = {}  # since when a reader has had something to take
         self._counting = threading.BoundedSemaphore(_COUNTING)
         self._reads = threading.BoundedSemaphore(MAX_READS)
 
@@ -151,16 +151,17 @@ class WindowService:
             self._cancel_stalled()
         try:
             for chunk in self._chunks(request, taker):
-                self._progress[taker] = time.monotonic()
+                self._offered[taker] = time.monotonic()
                 yield chunk
+                self._offered.pop(taker, None)  # what comes next may take the disk long
         finally:
-            self._progress.pop(taker, None)
+            self._offered.pop(taker, None)
             self._reads.release()
 
     def _cancel_stalled(self) -> None:
         """Others wait: who takes nothing makes room."""
         now = time.monotonic()
-        for taker, since in list(self._progress.items()):
+        for taker, since in list(self._offered.items()):
             if now - since > _STALLED_S:
                 _log.warning(
                     "the reader of a window (%s) took nothing for %.0f s: ended, as others wait",

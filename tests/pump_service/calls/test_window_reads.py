@@ -4,11 +4,13 @@ import asyncio
 import gc
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pump_service.calls import window_service, windows
+from pump_service.calls import pulls, window_service, windows
 from pump_service.calls.window_reads import _Reading
+from pump_service.calls.window_service import WindowService
 from pump_service.config import Config
 from pump_service.lane import LaneLimits
 from pump_service.lane import frames as f
@@ -20,6 +22,7 @@ from upstream import pb
 from upstream.pumps import PumpReader
 
 _READ = tuple((k, b"/sluice.Window/Read" if k == b":path" else v) for k, v in CALL)
+_PULL = tuple((k, b"/binlog.Pump/PullBinlogs" if k == b":path" else v) for k, v in CALL)
 _BOUNDS = tuple((k, b"/sluice.Window/Bounds" if k == b":path" else v) for k, v in CALL)
 _WITHOUT_WINDOW = f.settings({f.SETTING_INITIAL_WINDOW_SIZE: 0})
 
@@ -63,7 +66,11 @@ class _Served:
     def read(self):
         """The commits that a reader gets."""
         with PumpReader(self.address, CLUSTER, timeout_s=30) as reader:
-            return [ts for batch in reader.read(self.lo, self.hi) for ts in batch["commit_ts"].to_pylist()]
+            return self.read_by(reader)
+
+    def read_by(self, reader):
+        """The same over a connection that is there."""
+        return [ts for batch in reader.read(self.lo, self.hi) for ts in batch["commit_ts"].to_pylist()]
 
     def close(self):
         self.pump.leave()
@@ -99,6 +106,65 @@ def test_readers_that_take_nothing_make_room_for_others_and_are_told(served, mon
     assert told
     for client in stalled:
         client.close()
+
+
+def test_a_reader_that_the_disk_keeps_waiting_is_not_taken_for_one_that_takes_nothing(served, monkeypatch):
+    monkeypatch.setattr(window_service, "_STEP_S", 0.01)
+    read, waits, goes_on = served.pump._store.read_window, threading.Semaphore(0), threading.Event()
+    look, looked = WindowService._cancel_stalled, threading.Semaphore(0)
+
+    def slowly(*window, **how):
+        for batch in read(*window, **how):
+            yield batch
+            waits.release()
+            assert goes_on.wait(60)
+
+    def counted(service):
+        look(service)
+        looked.release()
+
+    monkeypatch.setattr(served.pump._store, "read_window", slowly)
+    with (
+        PumpReader(served.address, CLUSTER, timeout_s=60) as reader,
+        ThreadPoolExecutor(window_service.MAX_READS + 1) as threads,
+    ):
+        readers = [threads.submit(served.read_by, reader) for _ in range(window_service.MAX_READS + 1)]
+        for _ in range(window_service.MAX_READS):
+            assert waits.acquire(timeout=60)
+        with monkeypatch.context() as impatient:
+            impatient.setattr(window_service, "_STALLED_S", 0)
+            impatient.setattr(WindowService, "_cancel_stalled", counted)
+            for _ in range(3):  # by the reader that has no turn yet
+                assert looked.acquire(timeout=60)
+        goes_on.set()
+        assert [reader.result(60) for reader in readers] == [served.commits] * len(readers)
+
+
+@pytest.mark.parametrize("request_of", [_READ, _PULL], ids=["windows", "binlogs"])
+def test_readers_for_whom_the_system_has_no_thread_take_no_place(served, monkeypatch, request_of):
+    monkeypatch.setattr(pulls, "STARTS_OF_A_HOST", 1e9)
+    start = threading.Thread.start
+
+    def none_left(thread):
+        if thread.name in ("pump-window-read", "pump-pull"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    asked = pb.window.ReadRequest(cluster_id=CLUSTER, lo=served.lo, hi=served.commits[0])
+    if request_of is _PULL:
+        asked = pb.pump.PullBinlogReq(clusterID=CLUSTER, startFrom=pb.pump.Pos(offset=served.lo))
+    with monkeypatch.context() as without_threads:
+        without_threads.setattr(threading.Thread, "start", none_left)
+        client = RawClient(served.address)
+        for stream in range(1, 2 * pulls.MAX_READERS_OF_A_HOST + 1, 2):
+            client.call(stream, asked.SerializeToString(), request_of)
+            assert client.answer(stream).status == "13"
+        client.close()
+    client = RawClient(served.address, _WITHOUT_WINDOW)
+    client.call(1, asked.SerializeToString(), request_of)
+    client.wait_frame(f.HEADERS)
+    assert client.answers[1].status is None
+    client.close()
 
 
 def test_readers_that_wait_for_their_turn_take_no_thread_each(served):
