@@ -299,6 +299,7 @@ class Pump:
             self._noticed.set()  # from now on no Prewrites
             # What was admitted as a Prewrite before the state changed is with the store after this.
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result(10)
+            self._rpc.settle()
             if action == "close":
                 safe = self._chores.wait_safe_to_offline(self._hurry)
                 state = OFFLINE if safe else CLOSING

@@ -60,6 +60,7 @@ class PumpRPC:
         self._ingest = ingest
         self._latency = latency
         self._stopping = threading.Event()
+        self._admitting = threading.Lock()
         self._pulls: set[threading.Event] = set()
         self._pull_slots = threading.BoundedSemaphore(MAX_GZIP_READERS)
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="pump-rpc")
@@ -106,6 +107,11 @@ class PumpRPC:
         self._server.add_insecure_port(address)
         self._server.start()
 
+    def settle(self) -> None:
+        """Wait until what has been admitted is with the store."""
+        with self._admitting:
+            pass
+
     def stop_pulls(self) -> None:
         """End the streams of all readers, so that they come back when the pump does."""
         self._stopping.set()
@@ -120,14 +126,6 @@ class PumpRPC:
 
     def _write(self, message: bytes, context: grpc.ServicerContext) -> bytes:
         began = time.monotonic()
-        try:
-            record = self._ingest.admit(message)
-        except Refused as refusal:
-            self._ingest.refused()
-            context.abort(grpc.StatusCode.UNKNOWN, refusal.text)
-        if record is None:
-            self._ingest.observe(time.monotonic() - began, 1, ok=True)
-            return b""
         durable = threading.Event()
         verdict: list[BaseException | None] = []
 
@@ -135,7 +133,17 @@ class PumpRPC:
             verdict.append(error)
             durable.set()
 
-        self._ingest.submit([record], done)
+        try:
+            with self._admitting:
+                record = self._ingest.admit(message)
+                if record is not None:
+                    self._ingest.submit([record], done)
+        except Refused as refusal:
+            self._ingest.refused()
+            context.abort(grpc.StatusCode.UNKNOWN, refusal.text)
+        if record is None:
+            self._ingest.observe(time.monotonic() - began, 1, ok=True)
+            return b""
         in_time = durable.wait(_WRITE_TIMEOUT_S)
         error = verdict[0] if in_time else TimeoutError(f"the record was not durable after {_WRITE_TIMEOUT_S:.0f} s")
         self._ingest.observe(time.monotonic() - began, 1, ok=error is None)
