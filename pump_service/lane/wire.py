@@ -11,7 +11,7 @@ _LAST_BYTES_S = 10.0
 class Wire:
     """Frames to write are put into `out`, a list that others hold too; `flush` writes them."""
 
-    __slots__ = ("_held", "_last_bytes", "_out", "_stuck", "_writable", "closing", "transport")
+    __slots__ = ("_held", "_last_bytes", "_out", "_stuck", "_writable", "closing", "peer", "transport")
 
     def __init__(self, transport: asyncio.Transport, out: list[bytes]) -> None:
         self.transport = transport
@@ -22,12 +22,9 @@ class Wire:
         self._last_bytes: asyncio.TimerHandle | None = None
         self.closing = False
         """from then on nothing of the client's counts"""
-
-    @property
-    def peer(self) -> str:
-        """The client's address, for logs."""
-        name = self.transport.get_extra_info("peername")
-        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "unix socket"
+        name = transport.get_extra_info("peername")  # TLS forgets it with the connection
+        self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "unix socket"
+        """the client's address, for logs"""
 
     def flush(self) -> None:
         """Write what is ready."""

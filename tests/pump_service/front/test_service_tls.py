@@ -64,6 +64,21 @@ def test_grpc_and_http_work_over_tls_for_an_allowed_common_name(served, authorit
     assert httpx.get(f"https://{served.secure}/status", verify=context).text == "over TLS"
 
 
+def test_a_connection_is_known_by_its_address_after_it_was_lost(served, authority):
+    credentials, _ = _client(authority, "TiDB")
+    before = set(served.context.lanes)
+    with grpc.secure_channel(served.secure, credentials) as channel:
+        channel.unary_unary("/binlog.Pump/WriteBinlog")(request(b""), timeout=60)
+        (lane,) = served.context.lanes - before
+        address = lane.peer
+    until = time.monotonic() + 60
+    while lane in served.context.lanes:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert lane.peer == address
+    assert address.startswith("127.0.0.1:")
+
+
 def test_another_common_name_is_refused(served, authority):
     credentials, context = _client(authority, "somebody")
     with pytest.raises(grpc.RpcError):
