@@ -31,7 +31,9 @@ _POSIX = {
     "punct": r"!-/:-@\[-`{-~",
     "blank": " \\t",
 }
-_PLAIN = re.compile(r"[\w$\- ]+\Z")
+_PLAIN = re.compile(r"(?!~)((?:[^\\.^$*+?{}()\[\]|]|\$(?!\Z)|\\\W)+)\$?\Z")
+"""Signs that mean themselves alone, also by a backslash before them; a ``$`` does, but at the end."""
+_ESCAPED = re.compile(r"\\(\W)")
 _LIKE_WILDCARD = re.compile(r"(?<![.(\])}\\*?+])[*?]")
 
 
@@ -51,7 +53,8 @@ def check(pattern: str) -> None:
 
 def plain_name(pattern: str) -> str | None:
     """The only name, in lower case, that fits `pattern`; None if more than one does."""
-    return pattern.lower() if _PLAIN.match(pattern) else None
+    plain = _PLAIN.match(pattern)
+    return _ESCAPED.sub(r"\1", plain[1]).lower() if plain else None
 
 
 def reads_otherwise(pattern: str) -> bool:

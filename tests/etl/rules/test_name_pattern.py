@@ -88,6 +88,23 @@ def test_a_mistake_is_told_with_its_place(pattern: str, text: str) -> None:
         check(pattern)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [("50%", "50%"), ("d`b", "d`b"), ("Shop@EU", "shop@eu"), ("a~b#1", "a~b#1"), ("my\\.db", "my.db"), ("c\\*", "c*")],
+)
+def test_signs_that_mean_nothing_in_a_pattern_leave_it_one_name(pattern: str, name: str) -> None:
+    assert plain_name(pattern) == name
+    assert matches(pattern, name)
+
+
+@given(st.text("ab\\$.~%'@-*?+{}()[]|^ü1", min_size=1, max_size=5), st.text("ab$.~%'@-*ü1", min_size=1, max_size=4))
+def test_no_other_name_fits_a_pattern_that_is_one_name(pattern: str, name: str) -> None:
+    only = plain_name(pattern)
+    if only is not None:
+        assert matches(pattern, only)
+        assert matches(pattern, name) == (name == only)
+
+
 def test_only_a_pattern_without_anything_special_is_one_name() -> None:
     assert plain_name("Shop_1") == "shop_1"
     assert [plain_name(p) for p in ("shop*", "~shop", "a.b", "a?", "[ab]")] == [None] * 5
