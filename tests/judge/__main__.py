@@ -13,7 +13,8 @@ from collections import Counter
 from pathlib import Path
 
 from tests.etl.mariadb_fixture import MariaDBServer
-from tests.judge.invent import FEATURES, History
+from tests.judge.features import FEATURES
+from tests.judge.invent import History
 from tests.judge.invented_tidb import Upstream
 from tests.judge.verdict import Verdict, judge
 
@@ -24,7 +25,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="the first history's number; the others count on")
     parser.add_argument("--steps", type=int, default=25, help="statements and transactions a history")
     parser.add_argument("--mode", choices=("atomic", "parallel", "both"), default="both")
-    parser.add_argument("--kills", type=float, default=0.3, help="how likely an attempt is to be killed, 0 to 1")
+    parser.add_argument(
+        "--kills", type=float, default=0.3, help="how likely an attempt is to be killed or cut off, 0 to 1"
+    )
     parser.add_argument(
         "--features", nargs="*", default=list(FEATURES), help="what may be in a history: " + ", ".join(FEATURES)
     )
@@ -57,6 +60,7 @@ _NEEDS = {
     "generated timestamp": ("timestamps",),
     "spelled defaults": ("add column",),
     "odd defaults": ("add column",),
+    "duplicates": ("heap tables", "crowds"),
 }
 
 

@@ -1,47 +1,75 @@
-"""One process that applies a relay log, and may kill itself at a statement it sends downstream."""
+"""One process that applies a relay log, and may kill itself, or lose a connection, at something it sends downstream."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
 import pymysql.connections
 
 from etl.apply import run_apply
+from etl.rules import Route, Routes
 from etl.settings import Apply, Downstream, Relay, Settings, Upstream
 from tests.etl.preparing import local_preparer
 
 
-def run(url: str, port: int, until_ts: int, mode: str, max_rows: int, die_at: int, answer: Connection) -> None:
-    """Apply through `until_ts` and answer with "" or the error's text. `die_at`: the number of the statement (all
-    sessions together) at which the process kills itself, before it is sent if even, right after if odd; 0: never.
+@dataclass(frozen=True)
+class Harm:
+    """What happens when something is sent for the `at`th time, by all sessions together; 0: nothing ever. `kills`: the
+    process kills itself, else this connection is cut, and the process has to find out what became of what it sent.
+    Nothing of that is sent before, or a half, or all: by the remainder of `at` divided by three.
     """
-    if die_at:
-        _die_at(die_at)
+
+    at: int = 0
+    kills: bool = True
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be applied: the windows of the relay log at `url` through `until_ts`, to the server at `port`."""
+
+    url: str
+    port: int
+    until_ts: int
+    mode: str
+    max_rows: int
+    routes: tuple[Route, ...]
+    harm: Harm = Harm()
+
+
+def run(plan: Plan, answer: Connection) -> None:
+    """Answer with "" or the error's text."""
+    if plan.harm.at:
+        _do(plan.harm)
     settings = Settings(
-        Upstream("unused"), Relay(url), Downstream("127.0.0.1", port, "root"), apply=Apply(mode, 3, max_rows)
-    )
+        Upstream("unused"), Relay(plan.url), Downstream("127.0.0.1", plan.port, "root"),
+        apply=Apply(plan.mode, 3, plan.max_rows), routes=Routes(plan.routes),
+    )  # fmt: skip
     try:
-        run_apply(settings, until_ts=until_ts, run_seconds=60, prepare=local_preparer(settings))
+        run_apply(settings, until_ts=plan.until_ts, run_seconds=60, prepare=local_preparer(settings))
     except Exception as error:
         answer.send(f"{type(error).__name__}: {error}")
     else:
         answer.send("")
 
 
-def _die_at(number: int) -> None:
-    original = pymysql.connections.Connection._execute_command
+def _do(harm: Harm) -> None:
+    original = pymysql.connections.Connection._write_bytes  # type: ignore[attr-defined] # pymysql's stubs lack it
     sent = 0
 
-    def execute(self: Any, command: int, sql: Any) -> None:
+    def write(self: Any, data: bytes) -> None:
         nonlocal sent
         sent += 1
-        if sent == number and number % 2 == 0:
+        if sent != harm.at:
+            original(self, data)
+            return
+        original(self, data[: len(data) * (harm.at % 3) // 2])
+        if harm.kills:
             os.kill(os.getpid(), signal.SIGKILL)
-        original(self, command, sql)
-        if sent == number:
-            os.kill(os.getpid(), signal.SIGKILL)
+        self._sock.shutdown(socket.SHUT_RDWR)
 
-    pymysql.connections.Connection._execute_command = execute  # type: ignore[method-assign]
+    pymysql.connections.Connection._write_bytes = write  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Random histories: which tables there are, what is written, which schema changes come in between.
+"""Random histories: which tables there are, and which schema changes come between transactions.
 
 A history is drawn from a `random.Random`; under Hypothesis one whose choices it records and shrinks. `FEATURES` names
 the unusual things that a history may hold: each can be left out, so that what a difference needs can be found by
@@ -10,55 +10,23 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any
 
 from tests.judge import kinds
+from tests.judge.features import FEATURES
 from tests.judge.invented_tidb import Upstream, create_schema, create_table
 from tests.judge.kinds import Kind
 from tests.judge.tables import Column, Generated, Index, Partition, Row, Table, quoted
+from tests.judge.writing import Writing, is_zero
 
 _NAMES = ("id", "v", "Name", "k", "email", "total", "ref", "state")
 _ODD_NAMES = ("a b", "x`y", "50%", "s'q", 'd"q', "Ünï", "select", "%s", "semi;", "Key")
 _TABLES = ("t", "acc", "Orders", "log")
 _LONG = (0xF9, 0xFA, 0xFB, 0xFC)
-FEATURES = (
-    "odd names",
-    "collations",
-    "old collations",
-    "decimal keys",
-    "heap tables",
-    "nonclustered",
-    "partitions",
-    "lists",
-    "exchange",
-    "late rows",
-    "swaps",
-    "generated",
-    "generated timestamp",
-    "on update",
-    "add column",
-    "spelled defaults",
-    "odd defaults",
-    "drop column",
-    "change name and type",
-    "modify type",
-    "rename column",
-    "several at once",
-    "drop unique",
-    "rename",
-    "rename tables",
-    "like",
-    "second schema",
-    "truncate",
-    "drop table",
-    "odd bytes",
-    "timestamps",
-)
-"""What may be in a history beside plain tables with plain rows."""
+_MOST_TABLES = 14
 
 
-class History:
+class History(Writing):
     """Grows an `Upstream` statement by statement. `late`: whether sessions with the definition before write into
     partitions that are gone.
     """
@@ -66,89 +34,31 @@ class History:
     late = True
 
     def __init__(self, rng: random.Random, features: Collection[str] = FEATURES) -> None:
-        self.rng = rng
-        self.features = frozenset(features)
-        self.upstream = Upstream(rng, new_collation=not (self.has("old collations") and rng.random() < 0.4))
+        super().__init__(rng, features)
         self._schema = create_schema(self.upstream, self._name(("shop", "Bank"), ("my db", "d`b", "50%")))
-        self._dropped: list[Table] = []
+        if self.has("routes") and rng.random() < 0.3:
+            self.upstream.targets[self._schema] = "elsewhere"
 
     def grow(self, steps: int) -> Upstream:
         """Take random steps, most of them transactions, and note the state now and then."""
         for _ in range(self.rng.randint(1, 3)):
             self._create()
+        if self.has("merged") and self.rng.random() < 0.4:
+            self._create_merged()
         for _ in range(steps):
             if not self.upstream.tables:
                 self._create()
             if self.rng.random() < 0.35:
                 self._ddl()
             else:
-                self._write()
+                self.rng.choice(self.writes())()
             if self.rng.random() < 0.07:
                 self.upstream.note()
         self.upstream.note()
         return self.upstream
 
-    def has(self, feature: str) -> bool:
-        """Whether the history may hold it."""
-        assert feature in FEATURES, feature
-        return feature in self.features
-
-    # --- rows
-    # ------------------------------------------------------------------------------------------------------------
-
-    def _write(self, version: int | None = None, only: Table | None = None) -> None:
-        transaction = self.upstream.transaction(version)
-        for _ in range(self.rng.randint(1, 6)):
-            self._change(transaction, only or self._table())
-        transaction.commit()
-
-    def _change(self, transaction: Any, table: Table) -> None:
-        kind = self.rng.choice(
-            ("insert", "insert", "update", "update", "delete", "swap") if table.rows else ("insert",)
-        )
-        if kind == "insert":
-            transaction.insert(table, self._values(table))
-        elif kind == "delete":
-            transaction.delete(table, self.rng.choice(table.rows))
-        elif kind == "swap":
-            self._swap(transaction, table)
-        else:
-            row = self.rng.choice(table.rows)
-            plain = [c for c in table.columns if c.generated is None]
-            chosen = self.rng.sample(plain, min(len(plain), self.rng.randint(1, 2)))
-            transaction.update(table, row, {c.name: self._value(c) for c in chosen})
-
-    def _swap(self, transaction: Any, table: Table) -> None:
-        in_handle = table.primary.columns if table.primary and table.clustered else ()
-        keys = [
-            i
-            for i in table.indexes
-            if i.unique and not i.primary and i.columns[0] not in in_handle and i.name not in table.unenforced
-        ]
-        if not self.has("swaps") or not keys or len(table.rows) < 2 or table.partitions:
-            return
-        rows = self.rng.sample(table.rows, self.rng.randint(2, min(4, len(table.rows))))
-        transaction.swap(table, rows, self.rng.choice(keys).columns[0])
-
-    def _values(self, table: Table) -> dict[str, Any]:
-        return {c.name: self._value(c) for c in table.columns if c.generated is None}
-
-    def _value(self, column: Column) -> Any:
-        if column.nullable and self.rng.random() < 0.15:
-            return None
-        value = column.kind.value(self.rng)
-        if column.kind.is_text and not self.has("odd bytes"):
-            value = bytes(byte for byte in value if byte not in b"'\"\\%\0\x1a\n\t`") if value.isascii() else value
-        if column.kind.family == "decimal" and not self.has("decimal keys"):
-            value = value if abs(value) < 100 else Decimal(f"{7:.{column.kind.decimal}f}")
-        return value
-
     # --- tables
     # ----------------------------------------------------------------------------------------------------------
-
-    def _table(self, suits: Callable[[Table], bool] = lambda table: True) -> Table:
-        found = [t for t in self.upstream.tables.values() if suits(t)]
-        return self.rng.choice(found)
 
     def _name(self, plain: tuple[str, ...], odd: tuple[str, ...] = _ODD_NAMES) -> str:
         return self.rng.choice(odd if self.has("odd names") and self.rng.random() < 0.4 else plain)
@@ -172,22 +82,38 @@ class History:
             return kind
 
     def _create(self) -> None:
+        name = self._new_name(_TABLES, [t.name for t in self.upstream.tables.values()])
+        self._create_table(name, partitioned=self.has("partitions") and self.rng.random() < 0.5)
+
+    def _create_merged(self) -> None:
+        """Some tables that the settings merge downstream. None of them has a row with a key of another's, and none is
+        altered.
+        """
+        up = self.upstream
+        first = self._create_table("part", partitioned=False)
+        merged = [first, *(self._made_like(first, self._schema, f"part_{n}") for n in range(2))]
+        for table in merged:
+            del up.tables[table.id]
+            table.together = merged
+        up.merged = merged
+
+    def _create_table(self, name: str, *, partitioned: bool) -> Table:
         up, rng = self.upstream, self.rng
-        names = [t.name for t in up.tables.values()]
         columns: list[Column] = []
         retyped = self.has("change name and type") or self.has("modify type")
         for number in range(rng.randint(2, 5)):
-            name = self._new_name(_NAMES, [c.name for c in columns])
+            column = self._new_name(_NAMES, [c.name for c in columns])
             kind = self._kind(
                 kinds.KEYS if number < 2 else kinds.CONVERTIBLE if retyped and rng.random() < 0.6 else kinds.PLAIN
             )
-            columns.append(Column(number + 1, name, kind, nullable=number > 0))
-        table = Table(up.new_id(), self._schema, self._new_name(_TABLES, names), columns)
-        if self.has("partitions") and rng.random() < 0.5:
+            columns.append(Column(number + 1, column, kind, nullable=number > 0))
+        table = Table(up.new_id(), self._schema, name, columns)
+        if partitioned:
             self._partition(table)
         self._keys(table)
         self._special_columns(table)
         create_table(up, table)
+        return table
 
     def _partition(self, table: Table) -> None:
         table.columns[0] = replace(table.columns[0], kind=replace(kinds.INT, values=lambda r: r.randint(0, 29)))
@@ -217,6 +143,21 @@ class History:
         if rng.random() < 0.5 and not table.partitions and second.kind.family not in ("json",):
             table.max_index += 1
             table.indexes.append(Index(table.max_index, f"u{table.max_index}", (second.name,), unique=True))
+        self._unusual_keys(table)
+
+    def _unusual_keys(self, table: Table) -> None:
+        rng = self.rng
+        if table.partitions:
+            return
+        second = table.columns[1]
+        if self.has("composite unique") and len(table.columns) > 2 and rng.random() < 0.4:
+            third = table.columns[2] = replace(table.columns[2], kind=self._kind(kinds.KEYS))
+            table.max_index += 1
+            names = (second.name, third.name) if rng.random() < 0.5 else (third.name, second.name)
+            table.indexes.append(Index(table.max_index, f"u{table.max_index}", names, unique=True))
+        if self.has("prefix unique") and second.kind.family in ("text", "bytes") and rng.random() < 0.5:
+            table.max_index += 1
+            table.indexes.append(Index(table.max_index, f"u{table.max_index}", (second.name,), unique=True, prefix=3))
 
     @staticmethod
     def _usable(table: Table, columns: tuple[str, ...]) -> bool:
@@ -266,6 +207,7 @@ class History:
             ("exchange", self._exchange),
             ("late rows", self._drop_partition),
             ("partitions", self._create),
+            ("alike tables", self._create_alike),
         ):
             if self.has(feature):
                 steps += [step, step]
@@ -400,7 +342,10 @@ class History:
         choices = [
             (column, to, value)
             for column in table.columns
-            if column.name not in used and not column.generated and not column.on_update
+            if column.name not in used
+            and not column.generated
+            and not column.on_update
+            and not any(is_zero(row.values[column.id], column.kind) for row in table.rows)
             for suits, to, value in kinds.CONVERSIONS
             if suits(column.kind)
         ]
@@ -506,6 +451,27 @@ class History:
         one.name, two.name, one.schema_id, two.schema_id = two.name, one.name, two.schema_id, one.schema_id
         job.finish(tables=[first, two, last], args=[[], [first.schema_id, two.schema_id, last.schema_id]])
 
+    def _create_alike(self) -> None:
+        """A table that many have, with a number for a key, and some more of its kind."""
+        if len(self.upstream.tables) + 4 > _MOST_TABLES:
+            return
+        names = [t.name for t in self.upstream.tables.values()]
+        columns = [Column(1, "id", self.rng.choice((kinds.INT, kinds.BIGINT, kinds.UBIGINT)), nullable=False)]
+        for number in range(2, self.rng.randint(3, 5)):
+            kind = self._kind(tuple(kind for kind in kinds.PLAIN if kind.family not in ("bytes", "bit", "json")))
+            columns.append(Column(number, f"c{number}", kind))
+        table = Table(self.upstream.new_id(), self._schema, self._new_name(("x",), names), columns)
+        table.indexes.append(Index(1, "PRIMARY", ("id",), True, True))
+        if columns[1].kind in kinds.KEYS and self.rng.random() < 0.4:
+            table.indexes.append(Index(2, "u2", ("c2",), unique=True))
+        table.max_index = len(table.indexes)
+        create_table(self.upstream, table)
+        self._alike = [table]
+        for _ in range(self.rng.randint(3, _MOST_TABLES - len(self.upstream.tables))):
+            names = [t.name for t in self.upstream.tables.values()]
+            self._alike.append(self._made_like(table, self._schema, self._new_name(("x",), names)))
+        self._write_to_all()
+
     def _like(self) -> None:
         source = self._table()
         name = self._new_name(_TABLES, [t.name for t in self.upstream.tables.values()])
@@ -514,9 +480,13 @@ class History:
             others = [i for i in self.upstream.schemas if i != source.schema_id]
             schema_id = others[0] if others else create_schema(self.upstream, "other")
             prefix = quoted(self.upstream.schemas[schema_id]) + "."
+        self._made_like(source, schema_id, name, prefix)
+
+    def _made_like(self, source: Table, schema_id: int, name: str, prefix: str = "") -> Table:
         made = replace(source.shape(), id=self.upstream.new_id(), schema_id=schema_id, name=name, next_rowid=1)
         made.partitions = [replace(p, id=self.upstream.new_id()) for p in made.partitions]
         create_table(self.upstream, made, f"CREATE TABLE {prefix}{quoted(name)} LIKE {quoted(source.name)}")
+        return made
 
     def _truncate(self) -> None:
         table = self._table()
@@ -648,4 +618,6 @@ def _day_in_east(value: Any) -> Any:
     """The date in +08:00, where the sessions that wrote it were."""
     from datetime import datetime, timedelta
 
-    return None if value is None else str((datetime.fromisoformat(value) + timedelta(hours=8)).date())
+    if value is None or value.startswith("0000"):
+        return None
+    return str((datetime.fromisoformat(value) + timedelta(hours=8)).date())

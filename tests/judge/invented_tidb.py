@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from etl.rules import Route
 from tests.judge import wire
 from tests.judge.kinds import Kind
 from tests.judge.tables import Row, Table, named, quoted
@@ -18,6 +19,10 @@ from tests.judge.tables import Row, Table, named, quoted
 _INSERT, _UPDATE, _DELETE = 0, 1, 4
 _SQL_MODE = 1436549152
 _BEGIN = 1_795_310_000_000 << 18
+MERGED = "merged", "all"
+"""Schema and table that several tables are downstream."""
+_SHOWN = 2_000
+"""Characters of a row in the story."""
 
 State = dict[str, tuple[dict[str, Kind], Counter[tuple[Any, ...]]]]
 """What a downstream shall hold: by `schema.table`, the columns in order and the rows as a multiset."""
@@ -58,6 +63,10 @@ class Upstream:
     """By schema version: the job type, schema and table it is about, as TiKV keeps it."""
     states: list[tuple[int, State]] = field(default_factory=list)
     """(commit timestamp, state) at the moments that were noted."""
+    merged: list[Table] = field(default_factory=list)
+    """Tables that are one downstream; they aren't among `tables`."""
+    targets: dict[int, str] = field(default_factory=dict)
+    """By schema id: the name that a schema has downstream, if it is another one."""
     story: list[str] = field(default_factory=list)
     """The history in words, a line a change."""
     version: int = 40
@@ -80,14 +89,24 @@ class Upstream:
         return Transaction(self, self.version if version is None else version)
 
     def full_name(self, table: Table) -> str:
-        """`schema.table`."""
-        return f"{self.schemas[table.schema_id]}.{table.name}"
+        """`schema.table`, as it is called downstream."""
+        return f"{self.targets.get(table.schema_id, self.schemas[table.schema_id])}.{table.name}"
 
     def state(self) -> State:
         """What a downstream shall hold now."""
-        return {
+        found = {
             self.full_name(t): ({c.name: c.kind for c in t.columns}, Counter(t.shown())) for t in self.tables.values()
         }
+        if self.merged:
+            rows = Counter(row for table in self.merged for row in table.shown())
+            found[".".join(MERGED)] = {c.name: c.kind for c in self.merged[0].columns}, rows
+        return found
+
+    def routes(self) -> tuple[Route, ...]:
+        """The settings' rules that make it so."""
+        schemas = (Route(self.schemas[i], "", target, "", "a schema") for i, target in self.targets.items())
+        tables = (Route(self.schemas[t.schema_id], t.name, *MERGED, "a part") for t in self.merged)
+        return (*tables, *schemas)
 
     def note(self) -> None:
         """Keep the present state, to be compared at the last commit's timestamp."""
@@ -175,8 +194,8 @@ class Transaction:
 
     def _tell(self, what: str, table: Table, row: Row) -> None:
         text = (
-            f"  {what} {table.name} (id {table.id}), schema version {self.version}: {table.named_values(row)}, row id"
-            f" {row.handle}"
+            f"  {what} {table.name} (id {table.id}), schema version {self.version}:"
+            f" {str(table.named_values(row))[:_SHOWN]}, row id {row.handle}"
         )
         self._upstream.story.append(text)
 

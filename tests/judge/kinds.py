@@ -100,8 +100,10 @@ class Kind:
         """Whether a clustered key's column is in the row as well."""
         return new_collation and self.is_text and not (self.collate.endswith("_bin") and self.tp != 15)
 
-    def key(self, value: Any, new_collation: bool) -> Any:
-        """Equal for values that a unique index upstream holds for the same."""
+    def key(self, value: Any, new_collation: bool, prefix: int = -1) -> Any:
+        """Equal for values that a unique index upstream, of so many characters or bytes, holds for the same."""
+        if value is not None and prefix > 0:
+            value = value.decode()[:prefix].encode() if self.is_text else value[:prefix]
         if value is None or not self.is_text:
             return json.dumps(value) if self.family == "json" else value
         if not new_collation:
@@ -235,7 +237,7 @@ _DATUM: dict[str, Callable[[Kind, Any], bytes]] = {
     "time": lambda k, v: wire.integer(wire.nanoseconds(v)),
     "text": lambda k, v: wire.compact(v),
     "bytes": lambda k, v: wire.compact(v),
-    "enum": lambda k, v: wire.unsigned(k.elems.index(v) + 1),
+    "enum": lambda k, v: wire.unsigned(k.elems.index(v) + 1 if v else 0),
     "set": lambda k, v: wire.unsigned(sum(1 << k.elems.index(e) for e in v.split(",") if e)),
     "json": lambda k, v: wire.json_datum(v),
 }

@@ -43,7 +43,7 @@ def _meta(upstream: Upstream) -> Iterator[tuple[bytes, bytes]]:
     for version, diff in upstream.diffs.items():
         yield _key(f"Diff:{version}", "s"), _json(diff)
     yield _key("SchemaVersionKey", "s"), str(upstream.version).encode()
-    for table in upstream.tables.values():
+    for table in (*upstream.tables.values(), *upstream.merged):
         yield _key(f"DB:{table.schema_id}", "h") + wire.memcomparable(f"Table:{table.id}".encode()), _json(table.info())
 
 

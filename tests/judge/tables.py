@@ -95,17 +95,19 @@ class Column:
 
 @dataclass(frozen=True)
 class Index:
-    """An index over whole columns."""
+    """An index over whole columns, or over the first characters, or bytes, of each: as many as `prefix`."""
 
     id: int
     name: str
     columns: tuple[str, ...]
     unique: bool = False
     primary: bool = False
+    prefix: int = -1
 
     def sql(self, clustered: bool = False) -> str:
         """The definition in TiDB's normal form."""
-        columns = ", ".join(quoted(c) for c in self.columns)
+        length = f"({self.prefix})" if self.prefix > 0 else ""
+        columns = ", ".join(quoted(c) + length for c in self.columns)
         if self.primary:
             return f"PRIMARY KEY({columns}) /*T![clustered_index] {'' if clustered else 'NON'}CLUSTERED */"
         return f"{'UNIQUE' if self.unique else 'INDEX'} {quoted(self.name)}({columns})"
@@ -154,6 +156,8 @@ class Table:
     max_index: int = 0
     unenforced: set[str] = field(default_factory=set)
     """Names of unique indexes that are being dropped: not looked at any more."""
+    together: list[Table] = field(default_factory=list, repr=False)
+    """The tables that are one downstream with this one, itself among them."""
 
     def __post_init__(self) -> None:
         self.max_column = max([self.max_column, *(c.id for c in self.columns)])
@@ -205,13 +209,15 @@ class Table:
 
     def _taken(self, index: Index, values: dict[str, Any], new_collation: bool, own: Row | None) -> bool:
         kinds = [self.column(name).kind for name in index.columns]
-        mine = [kind.key(values[name], new_collation) for kind, name in zip(kinds, index.columns)]
+        mine = [kind.key(values[name], new_collation, index.prefix) for kind, name in zip(kinds, index.columns)]
         if any(values[name] is None for name in index.columns):
             return False
         ids = [self.column(name).id for name in index.columns]
         return any(
-            row is not own and [kind.key(row.values[i], new_collation) for kind, i in zip(kinds, ids)] == mine
-            for row in self.rows
+            row is not own
+            and [kind.key(row.values[i], new_collation, index.prefix) for kind, i in zip(kinds, ids)] == mine
+            for table in self.together or (self,)
+            for row in table.rows
         )
 
     def has_twins(self, index: Index, new_collation: bool) -> bool:
@@ -292,7 +298,7 @@ class Table:
                 "is_invisible": False,
                 "is_global": False,
                 "mv_index": False,
-                "idx_cols": [{"name": named(c), "offset": offsets[c], "length": -1} for c in i.columns],
+                "idx_cols": [{"name": named(c), "offset": offsets[c], "length": i.prefix} for c in i.columns],
             }
             for i in self.indexes
             if not (i.primary and handle == "int")

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.etl.mariadb_fixture import MariaDBServer, mariadb_server  # noqa: F401 - a fixture
-from tests.judge.invent import FEATURES, History
+from tests.judge.features import FEATURES
+from tests.judge.invent import History
 from tests.judge.verdict import judge
 
 _FEATURES = st.sets(st.sampled_from(FEATURES), min_size=1, max_size=6)

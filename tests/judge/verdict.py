@@ -12,7 +12,8 @@ from typing import Any
 
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import land
-from tests.judge import recording
+from tests.judge import attempt, recording
+from tests.judge.attempt import Harm, Plan
 from tests.judge.invented_tidb import State, Upstream
 from tests.judge.kinds import Kind
 from tests.judge.tables import quoted
@@ -22,6 +23,8 @@ _PROCESSES.set_forkserver_preload(["tests.judge.attempt"])
 _SYSTEM = "'mysql','information_schema','performance_schema','sys','tidb_binlog','sluice_recycle'"
 _ATTEMPTS = 3
 _PATIENCE_S = 120
+_KILLED = 0.6
+"""Of the attempts that come to harm; the others' connections are cut."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,8 @@ def judge(
     upstream: Upstream, server: MariaDBServer, folder: Path, mode: str, rng: random.Random, kills: float = 0.0
 ) -> Verdict:
     """Land the history in windows of a random size and apply it in `mode` to each noted moment. `kills`: how likely an
-    attempt is to be killed; after a kill the other mode may go on. A refusal is met with two more attempts, as a
-    scheduler would.
+    attempt is to be killed, or to lose a connection; after a kill the other mode may go on. A refusal is met with two
+    more attempts, as a scheduler would.
     """
     recording.write(upstream, folder / "recording")
     url = f"file://{folder}/relay"
@@ -57,8 +60,8 @@ def judge(
     for ts, state in upstream.states:
         refused = 0
         while True:
-            die_at = rng.randint(1, 60) if rng.random() < kills else 0
-            error = _attempt(url, server.port, ts, mode, max_rows, die_at)
+            harm = Harm(rng.randint(1, 90), kills=rng.random() < _KILLED) if rng.random() < kills else Harm()
+            error = _attempt(Plan(url, server.port, ts, mode, max_rows, upstream.routes(), harm))
             if error is None:
                 killed += 1
                 mode = rng.choice(("atomic", "parallel")) if rng.random() < 0.3 else mode
@@ -75,19 +78,21 @@ def judge(
     return Verdict(kills=killed)
 
 
-def _attempt(url: str, port: int, ts: int, mode: str, max_rows: int, die_at: int) -> str | None:
+def _attempt(plan: Plan) -> str | None:
     """The error's text, "" if all went well, None if the process was killed."""
-    from tests.judge import attempt
-
     ours, theirs = _PROCESSES.Pipe(duplex=False)
-    process = _PROCESSES.Process(target=attempt.run, args=(url, port, ts, mode, max_rows, die_at, theirs), daemon=True)
+    process = _PROCESSES.Process(target=attempt.run, args=(plan, theirs), daemon=True)
     process.start()
     theirs.close()
     try:
         return str(ours.recv()) if ours.poll(_PATIENCE_S) else f"nothing was heard of it for {_PATIENCE_S} s"
     except EOFError:
         process.join(_PATIENCE_S)
-        return None if die_at and process.exitcode == -signal.SIGKILL else f"the process ended with {process.exitcode}"
+        return (
+            None
+            if plan.harm.at and process.exitcode == -signal.SIGKILL
+            else f"the process ended with {process.exitcode}"
+        )
     finally:
         process.kill()
         process.join()
