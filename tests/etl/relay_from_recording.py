@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import gzip
 import json
-from collections.abc import Callable, Iterator, Mapping
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ from upstream.window_schema import WINDOW_SCHEMA
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 _HISTORY_PREFIX = "6d44444c4a6f624869ff73746f7279"
+_PUMPS = 3
 _T = TypeVar("_T")
 
 
@@ -113,8 +115,36 @@ def _has_old_collations(folder: Path) -> bool:
     return False in (shown, said)
 
 
-def land(folder: Path, url: str, transactions: int = 1000, through: int | None = None, cluster_id: int = 7) -> RelayLog:
-    """Write the windows of a recording, `transactions` each, to the relay log at `url`."""
+def _batch(transactions: Sequence[tuple[int, int, bytes]]) -> pa.RecordBatch:
+    columns = [
+        pa.array([row[at] for row in transactions], kind)
+        for at, kind in enumerate((pa.int64(), pa.int64(), pa.large_binary()))
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=WINDOW_SCHEMA)
+
+
+def _held(
+    transactions: Sequence[tuple[int, int, bytes]], rng: random.Random
+) -> Sequence[Sequence[tuple[int, int, bytes]]]:
+    """What each of some pumps has of them: mostly one of them, now and then two after TiDB tried again."""
+    pumps: list[list[tuple[int, int, bytes]]] = [[] for _ in range(_PUMPS)]
+    for row in transactions:
+        for number in rng.sample(range(_PUMPS), rng.choice((1, 1, 1, 2))):
+            pumps[number].append(row)
+    return pumps
+
+
+def land(
+    folder: Path,
+    url: str,
+    transactions: int = 1000,
+    through: int | None = None,
+    cluster_id: int = 7,
+    spread: random.Random | None = None,
+) -> RelayLog:
+    """Write the windows of a recording, `transactions` each, to the relay log at `url`. `spread`: over the parts of
+    several pumps, of which two may have the same transaction.
+    """
     relay = RelayLog.open(url)
     rows = [row for row in committed(folder) if through is None or row[0] <= through]
     meta: Any = MetaKeys(folder)
@@ -127,12 +157,11 @@ def land(folder: Path, url: str, transactions: int = 1000, through: int | None =
         chosen = rows[first : first + transactions]
         hi = chosen[-1][0]
         exploder = Exploder("recording")
-        columns = [
-            pa.array(column, kind) for column, kind in zip(zip(*chosen), (pa.int64(), pa.int64(), pa.large_binary()))
-        ]
-        part = relay.write_part(
-            lo, hi, "test", 0, list(exploder.explode(pa.RecordBatch.from_arrays(columns, schema=WINDOW_SCHEMA)))
+        whole = list(exploder.explode(_batch(chosen)))
+        pumps = (
+            [whole] if spread is None else [list(Exploder().explode(_batch(some))) for some in _held(chosen, spread)]
         )
+        written = [relay.write_part(lo, hi, "test", number, batches) for number, batches in enumerate(pumps)]
         totals = exploder.totals
         spans = {
             i: TableSpan(t.rows, t.first_commit_ts, t.last_commit_ts, t.oldest_version, t.newest_version)
@@ -148,7 +177,7 @@ def land(folder: Path, url: str, transactions: int = 1000, through: int | None =
             totals.transactions,
             totals.changes,
             schema.schema_version,
-            (part,) if part else (),
+            tuple(part for part in written if part is not None),
         )
         relay.commit(schema.put_into(window))
         lo = hi

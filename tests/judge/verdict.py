@@ -23,6 +23,7 @@ _PROCESSES.set_forkserver_preload(["tests.judge.attempt"])
 _SYSTEM = "'mysql','information_schema','performance_schema','sys','tidb_binlog','sluice_recycle'"
 _ATTEMPTS = 3
 _PATIENCE_S = 120
+_SEVERAL_PUMPS = 0.4
 _KILLED = 0.6
 """Of the attempts that come to harm; the others' connections are cut."""
 
@@ -47,13 +48,14 @@ class Verdict:
 def judge(
     upstream: Upstream, server: MariaDBServer, folder: Path, mode: str, rng: random.Random, kills: float = 0.0
 ) -> Verdict:
-    """Land the history in windows of a random size and apply it in `mode` to each noted moment. `kills`: how likely an
-    attempt is to be killed, or to lose a connection; after a kill the other mode may go on. A refusal is met with two
-    more attempts, as a scheduler would.
+    """Land the history, of one pump or several, in windows of a random size and apply it in `mode` to each noted
+    moment. `kills`: how likely an attempt is to be killed, or to lose a connection; after a kill the other mode may go
+    on. A refusal is met with two more attempts, as a scheduler would.
     """
     recording.write(upstream, folder / "recording")
     url = f"file://{folder}/relay"
-    land(folder / "recording", url, transactions=rng.choice((1, 3, 10, 1000)))
+    spread = rng if rng.random() < _SEVERAL_PUMPS else None
+    land(folder / "recording", url, transactions=rng.choice((1, 3, 10, 1000)), spread=spread)
     server.empty()
     max_rows = rng.choice((1, 20, 100_000))
     killed = 0
