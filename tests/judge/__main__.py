@@ -5,6 +5,7 @@ to.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from tests.etl.mariadb_fixture import MariaDBServer
 from tests.judge.features import FEATURES
 from tests.judge.invent import History
 from tests.judge.invented_tidb import Upstream
+from tests.judge.neighbour import neighbour
 from tests.judge.verdict import Verdict, judge
 
 
@@ -35,6 +37,9 @@ def main() -> int:
     parser.add_argument("--once", action="store_true", help="only the history of --seed")
     parser.add_argument("--tell", action="store_true", help="print the histories too")
     parser.add_argument(
+        "--neighbour", action="store_true", help="somebody else locks rows downstream now and then, no two times alike"
+    )
+    parser.add_argument(
         "--server",
         nargs="*",
         default=[],
@@ -45,7 +50,8 @@ def main() -> int:
         server = MariaDBServer(Path(folder) / "mariadb", *(f"--{option}" for option in arguments.server))
         server.start()
         try:
-            return _run(arguments, server, Path(folder))
+            with neighbour(server) if arguments.neighbour else contextlib.nullcontext():
+                return _run(arguments, server, Path(folder))
         finally:
             server.kill()
 
