@@ -4,6 +4,9 @@
 its bounds, and what is in the window if that is little; those that counted the last time while the registry answers.
 4. hi = the smallest of the timestamp and every pump's hi.
 
+One of the pumps asks PD whether it has given the timestamp, so that one of a PD that isn't theirs ends in an error. The
+others are told so, and needn't if they have nothing in the window: then they don't move their marks either.
+
 A pump without the call Bounds is an original one: its PullBinlogs stream is followed instead, and its bounds are what
 has arrived (upstream.pumps.pulled_window).
 
@@ -140,7 +143,8 @@ class Planner:
                 " restored cluster? Waiting until it has caught up"
             )
         early = [pump for pump in self._counted if pump.host in self._readers]
-        asked = {_key(pump): self._ask(pump, lo, fresh_ts) for pump in early}
+        # The first one asks PD whether it has given the timestamp; the others need not, if they have nothing.
+        asked = {_key(pump): self._ask(pump, lo, fresh_ts, ts_is_checked=pump is not early[0]) for pump in early}
         try:
             counting = self._counting()
         except BaseException:
@@ -151,14 +155,21 @@ class Planner:
             self._followers.pop(host).close()
         for host in self._readers.keys() - hosts:
             self._readers.pop(host).close()
-        if any(_key(pump) not in asked for pump in counting):
-            _settle(asked.values())  # one that is registered anew may be at the same address
+        counted = {_key(pump) for pump in counting}
+        is_checked = bool(early) and _key(early[0]) in counted
+        if not is_checked or not counted <= asked.keys():
+            # One that is registered anew may be at the same address; of those that are gone nobody wants to know.
+            _settle(question for (_, host, _), question in asked.items() if host in hosts)
+        if not is_checked:
+            asked.clear()
         questions = [asked.get(_key(pump)) or self._ask(pump, lo, fresh_ts) for pump in counting]
         self._counted = counting
         failures = [failure for question in questions if (failure := question.failure()) is not None]
         if failures:
             raise failures[0]
         bounds = [question.answer() for question in questions]
+        if is_checked and early[0].host in self._followers:  # an original pump in its place, which checks nothing
+            return None
         slowest, bound = min(zip(counting, bounds), key=lambda pair: pair[1].hi)
         hi = min(fresh_ts, bound.hi)
         slack = _FAKES_EVERY if slowest.host in self._followers else 0
@@ -220,11 +231,12 @@ class Planner:
         self._followers.clear()
         self._readers.clear()
 
-    def _ask(self, pump: NodeStatus, lo: int, fresh_ts: int) -> _Question:
-        """Ask for a pump's bounds; its answer is waited for later."""
+    def _ask(self, pump: NodeStatus, lo: int, fresh_ts: int, *, ts_is_checked: bool = False) -> _Question:
+        """Ask for a pump's bounds; its answer is waited for later. `ts_is_checked`: see `PumpReader.begin_bounds`."""
         reader = self._readers.get(pump.host) if pump.host not in self._followers else None
         limits = self._limits.max_transactions, self._limits.max_bytes
-        begun = reader.begin_bounds(lo, fresh_ts, _BARRIER_WAIT_MS, *limits, _INLINE_BYTES) if reader else None
+        asked = lo, fresh_ts, _BARRIER_WAIT_MS, *limits, _INLINE_BYTES
+        begun = reader.begin_bounds(*asked, ts_is_checked=ts_is_checked) if reader else None
         return _Question(begun, lambda: self._threads.submit(self._bounds, pump, lo, fresh_ts))
 
     def _bounds(self, pump: NodeStatus, lo: int, fresh_ts: int) -> WindowBounds:

@@ -108,6 +108,18 @@ class WindowService:
             max_commit_ts=reached, hi=found.hi, transactions=found.transactions, bytes=found.bytes, window=window
         )
 
+    def bounds_at_once(self, request: pb.window.BoundsRequest) -> pb.window.BoundsResponse | None:
+        """As `bounds`, if nothing is in the window, and that is known without waiting for anybody; else None.
+
+        No mark is set: whether PD has come to fresh_ts is another pump's to find out, and if it hasn't, nobody is
+        misled by this one but who asked.
+        """
+        self._check(request.cluster_id)
+        lo, ts = request.lo, request.fresh_ts
+        if not request.ts_is_checked or lo >= ts or self._stopping.is_set() or not self._time_limit.is_since_start(lo):
+            return None
+        return pb.window.BoundsResponse(max_commit_ts=ts, hi=ts) if self._store.has_nothing_after(lo) else None
+
     def _whole(self, lo: int, hi: int) -> bytes:
         """The window as one record batch; nothing if it can't be read: who reads it then is told why. Nor if all of it
         was given up.

@@ -1,7 +1,8 @@
 """The calls of `sluice.Window` on a lane connection: Bounds and Await here, which are small, Read in `window_reads`.
 
 Landing makes ten of them a second. By way of the grpcio server each costs several threads' wake-ups and is copied from
-one connection to another; here it is one thread's, which may wait for the store.
+one connection to another; here it is one thread's, which may wait for the store. Bounds of a window that holds nothing
+are answered by the loop itself: with many pumps and little traffic that is most of them.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Windows:
             "/sluice.Window/Bounds": (pb.window.BoundsRequest, service.bounds),
             "/sluice.Window/Await": (pb.window.AwaitRequest, service.await_newer),
         }
+        self._bounds_at_once = service.bounds_at_once
         self._reads = WindowReads(service)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="pump-window")  # made when needed
         self._open: set[asyncio.Future[bytes]] = set()
@@ -61,7 +63,7 @@ class Windows:
             sender.out.append(f.error_reply(stream, f.GRPC_INTERNAL, f"the request is no {kind.DESCRIPTOR.name}"))
             return
         try:
-            answer = await self._answer(handle, request)
+            answer = self._at_once(request) or await self._answer(handle, request)
         except CallRefusedError as refused:
             sender.out.append(f.error_reply(stream, refused.code.value[0], str(refused)))
             return
@@ -100,6 +102,11 @@ class Windows:
         finally:
             self._untaken.discard(patience)
             del patience  # it knows the task, whose error knows this frame: together they would keep the answer
+
+    def _at_once(self, request: Message) -> bytes:
+        """The answer that no thread need be woken for; empty if there is none."""
+        found = self._bounds_at_once(request) if isinstance(request, pb.window.BoundsRequest) else None
+        return b"" if found is None else found.SerializeToString()
 
     async def _answer(self, handle: Callable[[Any], Message], request: Message) -> bytes:
         if self._stopping:

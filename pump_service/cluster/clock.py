@@ -31,6 +31,8 @@ class Clock:
         self._tso = tso
         self._lock = threading.Lock()
         self._last = (0, 0.0)  # the highest TSO seen, and when
+        self.first = 0
+        """The first TSO that was seen; 0 before."""
         self._failed_at = -_REFRESH_S
 
     def fresh(self) -> int:
@@ -41,6 +43,7 @@ class Clock:
             self._failed_at = time.monotonic()
             raise
         with self._lock:
+            self.first = self.first or ts
             if ts > self._last[0]:
                 self._last = ts, time.monotonic()
             self._failed_at = -_REFRESH_S
@@ -86,6 +89,12 @@ class TimeLimit:
         """End the thread; a question under way ends by its own time-out."""
         self._stop.set()
         self._ask.set()
+
+    def is_since_start(self, ts: int) -> bool:
+        """Whether PD gave `ts`, or could have, after the clock was made: whatever a former process of this pump's took
+        was committed before.
+        """
+        return 0 < self._clock.first <= ts
 
     def exceeded(self, ts: int) -> bool:
         """Whether `ts` is too far ahead.

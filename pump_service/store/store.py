@@ -199,6 +199,16 @@ class Store:
         # In the order in which records go on: what isn't seen at one place is at a later one.
         return self._writer.idle and self._indexer.idle and self._sorter.open_count == 0
 
+    def has_nothing_after(self, lo: int) -> bool:
+        """Whether every transaction that was acknowledged before this call has its verdict, and was committed at or
+        before `lo` if at all, as far as that is known without waiting and without a look at the disk. It holds for what
+        was written since the store was opened.
+        """
+        # The newest is read last: it is moved before a record counts as matched.
+        if not self.all_matched() or self._sorter.newest > lo or self._indexer.gaps:
+            return False
+        return not self._closing.is_set() and lo >= self.gc_ts
+
     def is_open(self, start_ts: int) -> bool:
         """Whether this Prewrite waits for its verdict."""
         return self._sorter.is_open(start_ts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -15,24 +16,34 @@ from upstream.window_schema import WINDOW_SCHEMA
 CLUSTER_ID = 7
 
 
-class WindowPump(pb_grpc.window.WindowServicer):
+class WindowPump(pb_grpc.window.WindowServicer, pb_grpc.pump.PumpServicer):
     """Holds (commit_ts, start_ts, payload), ascending; `mark` is its max_commit_ts, which `Bounds` moves to the fresh
-    timestamp unless `stuck_at` holds it back."""
+    timestamp unless `stuck_at` holds it back. While it `is_original` it only has PullBinlogs, of a fake at 500."""
 
     def __init__(self, node_id, rows=(), state="online"):
         self.rows = list(rows)
         self.stuck_at = None
+        self.is_original = False
         self.purged_through = 0
         self.delay = threading.Event()
         self.delay.set()
         self.asked = []
         self.server = grpc.server(ThreadPoolExecutor(4))
         pb_grpc.window.add_WindowServicer_to_server(self, self.server)
+        pb_grpc.pump.add_PumpServicer_to_server(self, self.server)
         self.port = self.server.add_insecure_port("127.0.0.1:0")
         self.server.start()
         self.status = NodeStatus(node_id, f"127.0.0.1:{self.port}", state)
 
+    def PullBinlogs(self, request, context):
+        fake = pb.binlog.Binlog(tp=pb.binlog.Rollback, start_ts=500, commit_ts=500)
+        yield pb.pump.PullBinlogResp(entity=pb.pump.Entity(payload=fake.SerializeToString()))
+        while context.is_active():
+            time.sleep(0.05)
+
     def Bounds(self, request, context):
+        if self.is_original:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "unknown method Bounds")
         self.asked.append(request)
         self.delay.wait(60)
         if request.cluster_id != CLUSTER_ID:

@@ -105,12 +105,19 @@ class PumpReader:
         max_transactions: int = 0,
         max_bytes: int = 0,
         inline_bytes: int = 0,
+        *,
+        ts_is_checked: bool = False,
     ) -> BegunBounds | None:
-        """As `bounds`, while the caller does something else; None where it can't be done so. For one thread."""
+        """As `bounds`, while the caller does something else; None where it can't be done so. For one thread.
+        `ts_is_checked`: another pump that the caller waits for is asked with this `fresh_ts`, too, without this: a pump
+        that has nothing in the window may answer without moving its mark, and leave it to that one to find out whether
+        PD has given the timestamp.
+        """
         connection = self._lean.connection() if self._lean is not None and not self._closed else None
         if connection is None:
             return None
         wanted = self._wanted(lo, fresh_ts, wait_ms, max_transactions, max_bytes, inline_bytes)
+        wanted.ts_is_checked = ts_is_checked
         try:
             return BegunBounds(
                 self, connection, connection.begin("/sluice.Window/Bounds", wanted.SerializeToString()), lo
@@ -145,8 +152,11 @@ class PumpReader:
         return self._checked(answer, lo)
 
     def _wanted(self, *wanted: int) -> pb.window.BoundsRequest:
-        names = "lo", "fresh_ts", "wait_ms", "max_transactions", "max_bytes", "inline_bytes"
-        return pb.window.BoundsRequest(cluster_id=self._cluster_id, **dict(zip(names, wanted, strict=True)))
+        lo, fresh_ts, wait_ms, max_transactions, max_bytes, inline_bytes = wanted
+        return pb.window.BoundsRequest(
+            cluster_id=self._cluster_id, lo=lo, fresh_ts=fresh_ts, wait_ms=wait_ms, max_transactions=max_transactions,
+            max_bytes=max_bytes, inline_bytes=inline_bytes,
+        )  # fmt: skip
 
     def _checked(self, answer: pb.window.BoundsResponse, lo: int) -> WindowBounds:
         if answer.hi > answer.max_commit_ts and (answer.hi != lo or answer.transactions):

@@ -88,6 +88,42 @@ def test_pumps_that_counted_are_asked_while_the_registry_answers_and_new_ones_wh
         planner.close()
 
 
+def test_one_pump_checks_the_timestamp_and_the_others_are_told_so(world, planner):
+    first, second, third = (world.pump(name) for name in "abc")
+    for _ in range(3):
+        planner.plan(4)
+    assert [request.ts_is_checked for request in first.asked] == [False] * 3
+    for pump in (second, third):
+        assert [request.ts_is_checked for request in pump.asked] == [False, True, True]
+
+
+def test_all_are_asked_again_if_the_pump_that_checks_the_timestamp_counts_no_longer(world, planner):
+    first, second = (world.pump(name, [(commit, 1, b"x")]) for commit, name in ((5, "a"), (6, "b")))
+    planner.plan(4)
+    first.status = dataclasses.replace(first.status, state="offline")
+    assert planner.plan(4).transactions == 1
+    assert [(request.fresh_ts, request.ts_is_checked) for request in second.asked] == [
+        (1001, False),
+        (1002, True),
+        (1002, False),
+    ]
+    world.pump("0")  # listed behind, and asked when the registry has answered
+    planner.plan(4)
+    assert [request.ts_is_checked for request in (*second.asked[3:], *world.pumps[2].asked)] == [False, False]
+
+
+def test_no_window_is_planned_when_an_original_pump_has_come_in_the_place_of_the_one_that_checked(world, planner):
+    first, second = world.pump("a"), world.pump("b")
+    planner.plan(0)
+    first.is_original = True
+    assert planner.plan(0, empty_now=True) is None
+    assert [request.ts_is_checked for request in second.asked] == [False, True]
+    while (plan := planner.plan(0, empty_now=True)) is None:
+        time.sleep(0.01)
+    assert plan.hi == 500
+    assert not any(request.ts_is_checked for request in second.asked[2:])
+
+
 def test_the_slowest_pump_ends_the_window_and_is_named(world, planner):
     world.pump("a", [(5, 1, b"x")])
     slow = world.pump("b", [(6, 2, b"y")])

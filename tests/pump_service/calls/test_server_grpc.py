@@ -15,7 +15,7 @@ from pump_service.lane.hpack import encode_headers
 from tests.pump_service.pumpkit import CLUSTER, Client, Site, binlog, request
 from tests.pump_service.rawhttp2 import CALL, RawClient, grpc_body
 from upstream import pb
-from upstream.pumps import PumpReader, PumpReadError, handed_window
+from upstream.pumps import PumpReader, PumpReadError, WindowBounds, handed_window
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +133,39 @@ def test_a_window_beyond_what_is_complete_is_refused(site, client):
             list(reader.read(0, site.pd.ts() + (10**9 << 18)))
         with pytest.raises(PumpReadError, match="ahead of PD's clock"):
             reader.bounds(0, site.pd.ts() + (10**9 << 18), 0, 10, 10)
+
+
+def test_a_pump_at_rest_leaves_it_to_another_one_to_check_the_timestamp_and_moves_no_mark(site, client):
+    client.transaction(site.pd, b"before")
+    lo, ahead = site.pd.ts(), site.pd.ts() + (10**9 << 18)
+    with PumpReader(site.pumps[0].address, CLUSTER) as reader:
+        asked = 5000, 0, 0, 1 << 16
+        while reader.bounds(lo, site.pd.ts(), *asked).max_commit_ts < lo:
+            pass  # an earlier test's Prewrite may be open
+        found = None
+        while found is None:
+            found = reader.begin_bounds(lo, ahead, *asked, ts_is_checked=True).get()
+            reader._lean._again = 0.0  # it was at work still, and refused the timestamp
+        assert found == WindowBounds(ahead, ahead, 0, 0)
+        assert reader.begin_bounds(lo, ahead, *asked).get() is None, "whoever is to check it refuses it"
+        reader._lean._again = 0.0
+        now = site.pd.ts()
+        assert now <= reader.bounds(lo, now, *asked).max_commit_ts < ahead
+        start, commit = client.transaction(site.pd, b"after")
+        now = site.pd.ts()
+        found = reader.begin_bounds(lo, now, *asked, ts_is_checked=True).get()
+        assert (found.max_commit_ts, found.transactions) == (now, 1)
+        assert handed_window("a", found.window, lo, now)["commit_ts"].to_pylist() == [commit]
+        client.write(binlog(0, start := site.pd.ts()))
+        now = site.pd.ts()
+        assert reader.begin_bounds(commit, now, 0, *asked[1:], ts_is_checked=True).get().max_commit_ts < now
+        client.write(binlog(1, start, site.pd.ts()))
+
+
+def test_of_what_lies_before_the_pumps_start_it_tells_only_what_it_has_looked_up(site, client):
+    with PumpReader(site.pumps[0].address, CLUSTER) as reader:
+        ahead = site.pd.ts() + (10**9 << 18)
+        assert reader.begin_bounds(1, ahead, 0, 0, 0, 0, ts_is_checked=True).get() is None
 
 
 def test_bounds_wait_for_an_open_prewrite_no_longer_than_asked(site, client):

@@ -225,6 +225,14 @@ class StoreMachine(RuleBasedStateMachine):
             assert bounds.hi >= (hi if len(inside) <= limit else inside[limit - 1])
             assert self.readable(lo, bounds.hi, fakes=False) == inside[:limit]
 
+    @rule(pick=st.integers(0, 40))
+    def nothing_is_said_to_lie_behind_a_commit_where_something_does(self, pick: int) -> None:
+        marks = [self.store.gc_ts, *self.done, self.ts]
+        lo = marks[pick % len(marks)]
+        if self.store.has_nothing_after(lo):
+            assert not self.open
+            assert not self.readable(lo, self.ts, fakes=False)
+
     @rule()
     def a_reader_goes_on_where_it_was(self) -> None:
         """Across restarts and crashes it gets everything once, in order."""
