@@ -84,41 +84,64 @@ class WindowService:
             raise CallRefusedError(
                 grpc.StatusCode.INVALID_ARGUMENT, f"negative timestamps: lo {request.lo}, fresh_ts {request.fresh_ts}"
             )
+        try:
+            return self._unmarked(request) or self._marked(request)
+        except StoreError as error:
+            raise _refusal(error) from error
+
+    def bounds_at_once(self, request: pb.window.BoundsRequest) -> pb.window.BoundsResponse | None:
+        """As `bounds`, if nothing is in the window, and that is known without waiting for anybody; else None."""
+        self._check(request.cluster_id)
+        if not self._may_be_unmarked(request) or not self._store.has_nothing_after(request.lo):
+            return None
+        return pb.window.BoundsResponse(max_commit_ts=request.fresh_ts, hi=request.fresh_ts)
+
+    def _may_be_unmarked(self, request: pb.window.BoundsRequest) -> bool:
+        """Whether fresh_ts may be answered for without a mark. Whether PD has come to it is another pump's to find out
+        then, and if it hasn't, nobody is misled by this one but who asked.
+        """
+        is_new = self._time_limit.is_since_start(request.lo) and request.lo < request.fresh_ts
+        return request.ts_is_checked and is_new and not self._stopping.is_set()
+
+    def _unmarked(self, request: pb.window.BoundsRequest) -> pb.window.BoundsResponse | None:
+        """The bounds of a small window, if no Prewrite is open; else None."""
+        if not self._may_be_unmarked(request):
+            return None
+        size = min(request.max_bytes or _MAX, request.inline_bytes, _INLINE_BYTES)
+        limits = self._time_limit.passed_ts, request.max_transactions or _MAX, size
+        with self._counting:
+            small = self._store.settled_window(request.lo, request.fresh_ts, *limits)
+        if small is None or small.rows is None:
+            return None
+        return pb.window.BoundsResponse(
+            max_commit_ts=request.fresh_ts,
+            hi=request.fresh_ts,
+            transactions=small.bounds.transactions,
+            bytes=small.bounds.bytes,
+            window=bytes(small.rows.serialize()),
+        )
+
+    def _marked(self, request: pb.window.BoundsRequest) -> pb.window.BoundsResponse:
         if self._time_limit.mark_exceeded(request.fresh_ts):
             raise CallRefusedError(
                 grpc.StatusCode.INVALID_ARGUMENT, f"fresh_ts: {self._time_limit.describe(request.fresh_ts)}"
             )
         window = b""
-        try:
-            reached = self._reach(request.fresh_ts, min(request.wait_ms, _MAX_WAIT_MS) / 1000)
-            with self._counting:
-                limits = request.max_transactions or _MAX, request.max_bytes or _MAX
-                inline = min(request.inline_bytes, _INLINE_BYTES)
-                small = self._store.small_window(request.lo, reached, limits[0], min(limits[1], inline))
-                if small is not None:
-                    found = small.bounds
-                    window = bytes(small.rows.serialize()) if small.rows is not None else b""
-                else:
-                    found = self._store.bounds(request.lo, reached, *limits)
-                    if found.transactions and found.bytes <= inline:
-                        window = self._whole(request.lo, found.hi)
-        except StoreError as error:
-            raise _refusal(error) from error
+        reached = self._reach(request.fresh_ts, min(request.wait_ms, _MAX_WAIT_MS) / 1000)
+        with self._counting:
+            limits = request.max_transactions or _MAX, request.max_bytes or _MAX
+            inline = min(request.inline_bytes, _INLINE_BYTES)
+            small = self._store.small_window(request.lo, reached, limits[0], min(limits[1], inline))
+            if small is not None:
+                found = small.bounds
+                window = bytes(small.rows.serialize()) if small.rows is not None else b""
+            else:
+                found = self._store.bounds(request.lo, reached, *limits)
+                if found.transactions and found.bytes <= inline:
+                    window = self._whole(request.lo, found.hi)
         return pb.window.BoundsResponse(
             max_commit_ts=reached, hi=found.hi, transactions=found.transactions, bytes=found.bytes, window=window
         )
-
-    def bounds_at_once(self, request: pb.window.BoundsRequest) -> pb.window.BoundsResponse | None:
-        """As `bounds`, if nothing is in the window, and that is known without waiting for anybody; else None.
-
-        No mark is set: whether PD has come to fresh_ts is another pump's to find out, and if it hasn't, nobody is
-        misled by this one but who asked.
-        """
-        self._check(request.cluster_id)
-        lo, ts = request.lo, request.fresh_ts
-        if not request.ts_is_checked or lo >= ts or self._stopping.is_set() or not self._time_limit.is_since_start(lo):
-            return None
-        return pb.window.BoundsResponse(max_commit_ts=ts, hi=ts) if self._store.has_nothing_after(lo) else None
 
     def _whole(self, lo: int, hi: int) -> bytes:
         """The window as one record batch; nothing if it can't be read: who reads it then is told why. Nor if all of it

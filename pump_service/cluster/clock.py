@@ -90,6 +90,11 @@ class TimeLimit:
         self._stop.set()
         self._ask.set()
 
+    @property
+    def passed_ts(self) -> int:
+        """A timestamp that PD has surely given; 0 before the first."""
+        return self._clock.seen
+
     def is_since_start(self, ts: int) -> bool:
         """Whether PD gave `ts`, or could have, after the clock was made: whatever a former process of this pump's took
         was committed before.

@@ -245,6 +245,16 @@ class Store:
         self._check_purged(lo)  # else what was removed meanwhile isn't in it
         return found
 
+    def settled_window(
+        self, lo: int, hi: int, passed_ts: int, max_transactions: int, max_bytes: int
+    ) -> SmallWindow | None:
+        """All of (lo, hi] that was acknowledged before this call, or may commit there, without a mark at `hi`; None as
+        in `small_window`, or if a Prewrite waits for its verdict once everything is indexed. It holds for what was
+        written since the store was opened. `passed_ts`: any TSO that PD has given, which goes behind what was written.
+        """
+        self._writer.mark(passed_ts)
+        return self.small_window(lo, hi, max_transactions, max_bytes) if self.all_matched() else None
+
     def read_window(self, lo: int, hi: int, *, strict: bool = False) -> Iterator[pa.RecordBatch]:
         """The committed transactions of (lo, hi] in WINDOW_SCHEMA, ascending commit_ts, a few MiB a batch, no fakes.
 

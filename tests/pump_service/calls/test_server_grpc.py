@@ -153,9 +153,10 @@ def test_a_pump_at_rest_leaves_it_to_another_one_to_check_the_timestamp_and_move
         assert now <= reader.bounds(lo, now, *asked).max_commit_ts < ahead
         start, commit = client.transaction(site.pd, b"after")
         now = site.pd.ts()
-        found = reader.begin_bounds(lo, now, *asked, ts_is_checked=True).get()
-        assert (found.max_commit_ts, found.transactions) == (now, 1)
-        assert handed_window("a", found.window, lo, now)["commit_ts"].to_pylist() == [commit]
+        found = reader.begin_bounds(lo, ahead, *asked, ts_is_checked=True).get()
+        assert (found.max_commit_ts, found.hi, found.transactions) == (ahead, ahead, 1)
+        assert handed_window("a", found.window, lo, ahead)["commit_ts"].to_pylist() == [commit]
+        assert now <= reader.bounds(lo, now, *asked).max_commit_ts < ahead
         client.write(binlog(0, start := site.pd.ts()))
         now = site.pd.ts()
         assert reader.begin_bounds(commit, now, 0, *asked[1:], ts_is_checked=True).get().max_commit_ts < now

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pump_service.store import Record, Store, failpoints, indexer, store
+from pump_service.store.errors import IndexDamagedError
 from pump_service.store.segment import END_MAGIC, encode_record
 from tests.pump_service.storekit import (
     BASE,
@@ -232,6 +233,19 @@ class StoreMachine(RuleBasedStateMachine):
         if self.store.has_nothing_after(lo):
             assert not self.open
             assert not self.readable(lo, self.ts, fakes=False)
+
+    @rule(pick=st.integers(0, 40))
+    def a_window_that_is_settled_is_whole(self, pick: int) -> None:
+        marks = [self.store.gc_ts, *self.done, self.ts]
+        lo = marks[pick % len(marks)]
+        try:
+            found = self.store.settled_window(lo, self.ts, BASE, 1000, 1 << 20) if lo < self.ts else None
+        except IndexDamagedError:
+            return
+        if found is not None:
+            assert not self.open
+            rows = [] if found.rows is None else found.rows["commit_ts"].to_pylist()
+            assert rows == self.readable(lo, self.ts, fakes=False)
 
     @rule()
     def a_reader_goes_on_where_it_was(self) -> None:
