@@ -100,8 +100,13 @@ class WindowService:
         """Whether fresh_ts may be answered for without a mark. Whether PD has come to it is another pump's to find out
         then, and if it hasn't, nobody is misled by this one but who asked.
         """
-        is_new = self._time_limit.is_since_start(request.lo) and request.lo < request.fresh_ts
-        return request.ts_is_checked and is_new and not self._stopping.is_set()
+        lo = request.lo
+        is_new = self._time_limit.is_since_start(lo) and lo < request.fresh_ts
+        if not request.ts_is_checked or not is_new or self._stopping.is_set():
+            return False
+        if self._time_limit.is_known(lo):  # from the future it would have all that follows called late
+            self._store.note_passed(lo)
+        return True
 
     def _unmarked(self, request: pb.window.BoundsRequest) -> pb.window.BoundsResponse | None:
         """The bounds of a small window, if no Prewrite is open; else None."""

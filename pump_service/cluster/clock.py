@@ -108,10 +108,10 @@ class TimeLimit:
         here: an answer that takes longer than _PATIENCE_S counts at the next try. While PD doesn't answer at all, this
         machine's own clock may vouch for a timestamp too, for nobody shall be refused because PD is away.
         """
-        if self._known(ts):
+        if self.is_known(ts):
             return False
         self._refresh()
-        if self._known(ts) or (not self._clock.pd_answers and ts <= tso.wall_clock() + _AHEAD):
+        if self.is_known(ts) or (not self._clock.pd_answers and ts <= tso.wall_clock() + _AHEAD):
             return False
         now = self._refused_at = time.monotonic()
         if now - self._reported_at >= _REPORT_S:
@@ -140,7 +140,8 @@ class TimeLimit:
             " hide commits below it; do the client and this pump ask the same PD?"
         )
 
-    def _known(self, ts: int) -> bool:
+    def is_known(self, ts: int) -> bool:
+        """Whether PD has given `ts`, or nearly, as far as the clock tells; PD isn't asked."""
         self.limit = max(self.limit, self._clock.about_now() + _AHEAD)
         return ts <= self.limit
 

@@ -65,6 +65,8 @@ class Sorter:
         self.transactions = 0
         self.newest = max_commit_ts
         """No transaction was committed later that has come; it may wait for others still."""
+        self.passed = 0
+        """A reader was told without a mark what there is through this timestamp; a commit that comes below is late."""
 
     @property
     def max_commit_ts(self) -> int:
@@ -112,7 +114,8 @@ class Sorter:
                             self.newest = commit
                         if commit - start > LONG_TRANSACTION:
                             self._long[commit] = start
-                        if (commit <= root[_COMMIT] or commit <= root[_MARK]) and closed is not None and not replay:
+                        is_late = commit <= root[_COMMIT] or commit <= root[_MARK] or commit <= self.passed
+                        if is_late and closed is not None and not replay:
                             late.append((start, commit))
                     if closed is not None:
                         self._unlink(closed)

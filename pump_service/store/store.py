@@ -209,6 +209,11 @@ class Store:
             return False
         return not self._closing.is_set() and lo >= self.gc_ts
 
+    def note_passed(self, ts: int) -> None:
+        """A reader has everything through `ts`, also where no mark went by: a commit that comes below it is late."""
+        if ts > self._sorter.passed:
+            self._sorter.passed = ts
+
     def is_open(self, start_ts: int) -> bool:
         """Whether this Prewrite waits for its verdict."""
         return self._sorter.is_open(start_ts)

@@ -162,3 +162,14 @@ def test_no_commit_is_passed_over_by_a_reader_who_is_told_so_while_others_write(
     assert len(committed) == 120 and passed
     assert not [(lo, ts, hi) for lo, hi in passed for ts in committed if lo < ts <= hi]
     store.close()
+
+
+def test_a_commit_below_what_a_reader_has_without_a_mark_is_late(store: Store) -> None:
+    write(store, prewrite(BASE), commit(BASE, BASE + 10))
+    store.barrier(BASE + 10, 60)
+    store.note_passed(BASE + 20)
+    store.note_passed(BASE + 15)
+    write(store, prewrite(BASE + 11), commit(BASE + 11, BASE + 20), prewrite(BASE + 12), commit(BASE + 12, BASE + 21))
+    store.barrier(_TOP, 60)
+    eventually(store.all_matched)
+    assert store.stats().late_commits == 1
