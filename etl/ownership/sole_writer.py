@@ -173,6 +173,8 @@ class SoleWriter:
                 " downstream make rows differ. Applying has not gone on.",
                 way_out="stop the other one, then `sluice takeover` goes on from there",
             )
+        else:
+            self.pipeline = owned.pipeline  # another process may have begun it since this one looked
 
     def _run(self) -> None:
         while not self._over.wait(_LOOK_EVERY_S):

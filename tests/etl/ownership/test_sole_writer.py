@@ -20,6 +20,7 @@ from etl.apply.run import NotSoleWriterError
 from etl.downstream import CheckpointMovedError
 from etl.ownership import Pipeline, SoleWriter, downstream_name
 from etl.settings import Apply, Downstream, Relay, Settings, Upstream
+from etl.sinks import TakesOver, open_sink
 from etl.waiting import Waiting
 from relay import RelayLog
 from tests.etl.apply.test_safe_mode import leave_checkpoint, read_checkpoint
@@ -149,6 +150,23 @@ def test_a_checkpoint_that_is_taken_over_names_the_pipeline_from_the_first_write
             cursor.execute("DELETE FROM tidb_binlog.checkpoint")
         with pytest.raises(NotSoleWriterError, match="checkpoint that this pipeline wrote is gone"):
             apply(story, settings)
+
+
+def test_who_stood_still_while_another_process_began_the_pipeline_goes_on_under_its_name(
+    story: Story, settings: Settings
+) -> None:
+    relay = RelayLog.open(settings.relay.url)
+    with contextlib.closing(SoleWriter(Pipeline.of(settings), settings.upstream, relay)) as late:
+        apply(story, settings)
+        first = relay.first()
+        assert first is not None
+        with contextlib.closing(open_sink(settings, first.cluster_id)) as sink:
+            assert isinstance(sink, TakesOver)
+            sink.guard(late)
+            sink.recover()
+    story.insert(ITEM, {"id": 2, "v": 2})
+    apply(story, settings)
+    assert story.rows("item") == [(1, 1), (2, 2)]
 
 
 def test_another_relay_log_does_not_take_a_pipelines_downstream(
