@@ -27,9 +27,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="the first history's number; the others count on")
     parser.add_argument("--steps", type=int, default=25, help="statements and transactions a history")
     parser.add_argument("--mode", choices=("atomic", "parallel", "both"), default="both")
-    parser.add_argument(
-        "--kills", type=float, default=0.3, help="how likely an attempt is to be killed or cut off, 0 to 1"
-    )
+    parser.add_argument("--kills", type=float, default=0.3, help="how likely an attempt is to come to harm, 0 to 1")
     parser.add_argument(
         "--features", nargs="*", default=list(FEATURES), help="what may be in a history: " + ", ".join(FEATURES)
     )

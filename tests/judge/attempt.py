@@ -1,4 +1,6 @@
-"""One process that applies a relay log, and may kill itself, or lose a connection, at something it sends downstream."""
+"""One process that applies a relay log, and may kill itself, lose a connection or stand still at something it sends
+downstream.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import signal
 import socket
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Literal
 
 import pymysql.connections
 
@@ -19,13 +21,17 @@ from tests.etl.preparing import local_preparer
 
 @dataclass(frozen=True)
 class Harm:
-    """What happens when something is sent for the `at`th time, by all sessions together; 0: nothing ever. `kills`: the
-    process kills itself, else this connection is cut, and the process has to find out what became of what it sent.
-    Nothing of that is sent before, or a half, or all: by the remainder of `at` divided by three.
+    """What happens when something is sent for the `at`th time, by all sessions together; 0: nothing ever. Nothing of
+    that is sent before, or a half, or all: by the remainder of `at` divided by three.
     """
 
     at: int = 0
-    kills: bool = True
+    how: Literal["killed", "cut", "stopped"] = "killed"
+    """The process is killed; or this connection is cut, and it has to find out what became of what it sent; or it is
+    stopped, while another one takes over, and goes on as if nothing had been.
+    """
+    wakes_s: float = 0.0
+    """One that is stopped, after so long or when the other one is through."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +73,12 @@ def _do(harm: Harm) -> None:
         if sent != harm.at:
             original(self, data)
             return
-        original(self, data[: len(data) * (harm.at % 3) // 2])
-        if harm.kills:
-            os.kill(os.getpid(), signal.SIGKILL)
-        self._sock.shutdown(socket.SHUT_RDWR)
+        before = len(data) * (harm.at % 3) // 2
+        original(self, data[:before])
+        if harm.how == "cut":
+            self._sock.shutdown(socket.SHUT_RDWR)
+            return
+        os.kill(os.getpid(), signal.SIGKILL if harm.how == "killed" else signal.SIGSTOP)
+        original(self, data[before:])
 
     pymysql.connections.Connection._write_bytes = write  # type: ignore[attr-defined]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import os
 import random
 import signal
+import threading
+import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +29,8 @@ _SYSTEM = "'mysql','information_schema','performance_schema','sys','tidb_binlog'
 _ATTEMPTS = 3
 _PATIENCE_S = 120
 _SEVERAL_PUMPS = 0.4
-_KILLED = 0.6
-"""Of the attempts that come to harm; the others' connections are cut."""
+_WAKES_S = (0.1, 0.5, 1000.0)
+_LOOK_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -49,8 +54,8 @@ def judge(
     upstream: Upstream, server: MariaDBServer, folder: Path, mode: str, rng: random.Random, kills: float = 0.0
 ) -> Verdict:
     """Land the history, of one pump or several, in windows of a random size and apply it in `mode` to each noted
-    moment. `kills`: how likely an attempt is to be killed, or to lose a connection; after a kill the other mode may go
-    on. A refusal is met with two more attempts, as a scheduler would.
+    moment. `kills`: how likely an attempt is to be killed, to lose a connection, or to stand still while another one
+    takes over; after a kill the other mode may go on. A refusal is met with two more attempts, as a scheduler would.
     """
     recording.write(upstream, folder / "recording")
     url = f"file://{folder}/relay"
@@ -62,7 +67,11 @@ def judge(
     for ts, state in upstream.states:
         refused = 0
         while True:
-            harm = Harm(rng.randint(1, 90), kills=rng.random() < _KILLED) if rng.random() < kills else Harm()
+            harm = (
+                Harm(rng.randint(1, 90), rng.choice(("killed", "killed", "cut", "stopped")), rng.choice(_WAKES_S))
+                if rng.random() < kills
+                else Harm()
+            )
             error = _attempt(Plan(url, server.port, ts, mode, max_rows, upstream.routes(), harm))
             if error is None:
                 killed += 1
@@ -87,6 +96,8 @@ def _attempt(plan: Plan) -> str | None:
     process.start()
     theirs.close()
     try:
+        if plan.harm.how == "stopped" and process.pid is not None and _stands_still(process.pid, ours):
+            return _taken_over(plan, process.pid, ours)
         return str(ours.recv()) if ours.poll(_PATIENCE_S) else f"nothing was heard of it for {_PATIENCE_S} s"
     except EOFError:
         process.join(_PATIENCE_S)
@@ -99,6 +110,37 @@ def _attempt(plan: Plan) -> str | None:
         process.kill()
         process.join()
         ours.close()
+
+
+def _stands_still(pid: int, ours: Connection) -> bool:
+    """Once it does; False once it has answered, or ended."""
+    end = time.monotonic() + _PATIENCE_S
+    while not ours.poll(_LOOK_S) and time.monotonic() < end:
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
+                return True
+    return False
+
+
+def _taken_over(plan: Plan, pid: int, ours: Connection) -> str | None:
+    """What becomes of another attempt while a process stands still, which wakes in the end at the latest; what that one
+    says then is its own business.
+    """
+    wakes = threading.Timer(plan.harm.wakes_s, _wake, (pid,))
+    wakes.start()
+    try:
+        return _attempt(replace(plan, harm=Harm()))
+    finally:
+        wakes.cancel()
+        _wake(pid)
+        with contextlib.suppress(EOFError):
+            assert ours.poll(_PATIENCE_S), "a process that stood still doesn't end"
+            ours.recv()
+
+
+def _wake(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has woken, and ended, already
+        os.kill(pid, signal.SIGCONT)
 
 
 def compare(state: State, server: MariaDBServer) -> list[str]:
