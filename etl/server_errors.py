@@ -27,6 +27,8 @@ NO_SUCH_TABLE: Final = 1146
 PACKET_TOO_LARGE: Final = 1153
 UNKNOWN_VARIABLE: Final = 1193
 LOCK_WAIT_TIMEOUT: Final = 1205
+LOCK_TABLE_FULL: Final = 1206
+"""Of all locks of the server. InnoDB has rolled the whole transaction back then, as at a deadlock."""
 DEADLOCK: Final = 1213
 LACKS_PRIVILEGE: Final = 1227
 UNFIT: Final = 1231
@@ -64,7 +66,7 @@ TRANSIENT: Final = frozenset(
         0,  # the client knows no number: the connection broke
         1040, 1042, 1043, UNKNOWN_COMMAND, 1053, 1077, 1079, 1080,  # too many connections, starting, shutting down
         1152, 1158, 1159, 1160, 1161, 1184, 1317, 1927, 3032, 4031,  # connection or query ended by net or server
-        RECORD_CHANGED, LOCK_WAIT_TIMEOUT, DEADLOCK, TABLE_DEF_CHANGED,  # another session was in the way
+        RECORD_CHANGED, LOCK_WAIT_TIMEOUT, LOCK_TABLE_FULL, DEADLOCK, TABLE_DEF_CHANGED,  # others were in the way
         OPTION_PREVENTS, 1836,  # read-only for now
         2002, 2003, SERVER_GONE, 2013, 2014, 2027, 2055,
         8002, 8005, 8022, 8027, 8028, 8229,  # write conflict, schema changed meanwhile, locks expired

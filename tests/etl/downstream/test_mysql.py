@@ -120,3 +120,9 @@ def test_a_session_that_stands_still_is_ended_by_the_server_long_before_eight_ho
     wait, idle, lock, statement = session.query(query)[0]
     assert 0 < int(wait) <= 900 and 0 < int(idle) <= 900 and 0 < int(lock) <= 300
     assert float(statement) == 0
+
+
+@pytest.mark.parametrize("code", [1020, 1205, 1206, 1213])
+def test_after_an_error_with_which_the_server_may_have_rolled_back_everything_nothing_goes_on(code: int) -> None:
+    """What goes on behind others does where the transaction still stands."""
+    assert DownstreamError(code, "refused").transient
