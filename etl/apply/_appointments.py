@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -28,6 +29,10 @@ log = logging.getLogger("sluice.apply")
 _POLL_S = 0.02
 _IDLE_TIMES = 30
 """So many times longer than with changes behind it a job is waited for while there are none."""
+_LATE, _LONGEST = 3, 16
+"""A chunk whose rows were late more often than that is waited for twice as long each time, at most so many times as
+long: a job that reads slowly gets on, too.
+"""
 _TRIES = 3
 """So often a chunk is begun that fails for what may pass; then replication goes on without it."""
 
@@ -36,11 +41,13 @@ class AppointmentKeeper:
     """Keeps the appointments of one run of applying. Raises what the sink raises, and relay errors."""
 
     def __init__(self, relay: RelayLog, rules: Rules, wait_ms: int) -> None:
-        """`wait_ms`: how long changes wait for rows to be read."""
+        """`wait_ms`: how long changes wait for rows to be read, as long as they aren't late again and again."""
         self._relay = relay
         self._rules = rules
         self._wait_s = wait_ms / 1000
         self._tried: tuple[int, int] = 0, 0
+        self._late: Counter[tuple[str, int]] = Counter()
+        """how often each chunk of a job was"""
 
     def keep(
         self,
@@ -81,16 +88,20 @@ class AppointmentKeeper:
     ) -> Outcome | None:
         """The outcome; None if the run ends before there is one."""
         began = time.monotonic()
+        chunk = appointment.job, appointment.number
+        wait_s = self._wait_s * min(2 ** max(0, self._late[chunk] - _LATE), _LONGEST)
         while (outcome := self._relay.appointments.outcome(appointment.at_ts)) is None:
             if not self._relay.appointments.is_there(appointment.at_ts):
                 return REMOVED  # void and gone between two looks
             now, since = time.monotonic(), waiting_since()
             waited = 0.0 if since is None else now - max(began, since)
-            if waited > self._wait_s or now - began > self._wait_s * _IDLE_TIMES:
+            if waited > wait_s or now - began > wait_s * _IDLE_TIMES:
+                self._late[chunk] += 1
                 why = f"its rows were not there after {now - began:.1f} s at the checkpoint"
                 return self._relay.appointments.settle(appointment.at_ts, Void(why, "apply"))
             if not go_on():
                 return None
+        self._late.pop(chunk, None)
         return outcome
 
     def _write(self, appointment: Appointment, ready: Ready, sink: TakesChunks, confirm: Confirm) -> ChunkResult:

@@ -129,6 +129,19 @@ def test_rows_that_dont_come_in_time_are_not_waited_for_and_come_too_late(scene:
     assert scene.right()
 
 
+def test_rows_of_a_chunk_that_are_late_again_and_again_are_waited_for_longer(scene: Scene) -> None:
+    scene.wait(100)
+    for at_ts in scene.stamps[10:17]:
+        appoint(scene.relay, PLAIN, at_ts, number=5)
+    appoint(scene.relay, PLAIN, scene.stamps[17], number=6)
+    scene.apply()
+    outcomes = [scene.relay.appointments.outcome(at_ts) for at_ts in scene.stamps[10:18]]
+    assert all(isinstance(outcome, Void) for outcome in outcomes)
+    waited = [float(outcome.why.split()[-5]) for outcome in outcomes if isinstance(outcome, Void)]
+    assert all(s >= least for s, least in zip(waited, (0.1, 0.1, 0.1, 0.1, 0.2, 0.4, 0.8, 0.1), strict=True))
+    assert scene.right()
+
+
 def test_without_changes_behind_it_an_appointment_is_waited_for_longer(mariadb: MariaDBServer, tmp_path: Path) -> None:
     scene = Scene(mariadb, tmp_path)
     scene.wait(1_000)
