@@ -104,6 +104,7 @@ IN_NO_TEST = {
     r"git (clone|pull).*": "a network",
     r"sluice bench .*|python -m bench.compare .*": "minutes on quiet cores; tests/cli/test_bench_results.py",
     r"python -m bench.endurance .*": "minutes to hours",
+    r"python -m bench\.limits.*": "a minute on quiet cores; its parts are in tests/cli/test_bench_limits.py",
     r"python -m tests\.judge .*": "minutes; one history of it is in tests/judge",
     r"pip install -r dist/.*|venv-pack .*": "1.5 GB from the network",
     r"make (test|setup|help|test-downstream .*)|python -m pytest .*": "it is what runs the tests",
