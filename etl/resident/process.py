@@ -71,6 +71,7 @@ class Resident:
         self._began = time.monotonic()
         self._deadline = float("inf")
         self._stop = threading.Event()
+        self._patience: threading.Timer | None = None
         self._is_over = False
         self._lock = threading.RLock()
         """Held while the line changes, and while something is sent by it."""
@@ -93,6 +94,15 @@ class Resident:
             waiting.over()
             self._got_on(progress)
 
+        try:
+            self._say(*self._worked(waiting, got_on))
+        finally:
+            with self._lock:
+                if self._patience is not None:
+                    self._patience.cancel()
+
+    def _worked(self, waiting: Waiting, got_on: Callable[[object], None]) -> tuple[Any, ...]:
+        """The last message, once there is nothing more to do."""
         while not self._stop.is_set():
             try:
                 self._work.run(self._stop, got_on)
@@ -104,9 +114,8 @@ class Resident:
                     continue
                 if isinstance(told, DefectError):
                     log.exception("%s met a defect", self._wish.what)
-                self._say(FAILED, type(told).__name__, str(told), told.way_out)
-                return
-        self._say(OVER, self._work.taken())
+                return FAILED, type(told).__name__, str(told), told.way_out
+        return OVER, self._work.taken()
 
     # In the thread of the work
 
@@ -242,10 +251,10 @@ class Resident:
     def _end(self) -> None:
         """In good order, if it can."""
         if not self._stop.is_set():
+            self._patience = threading.Timer(ENDS_S, os._exit, (1,))
+            self._patience.daemon = True
+            self._patience.start()
             self._stop.set()
-            last = threading.Timer(ENDS_S, os._exit, (1,))
-            last.daemon = True
-            last.start()
 
 
 class Work:

@@ -232,6 +232,8 @@ def test_without_a_next_task_it_ends(wish, monkeypatch):
         root.handlers[:] = before
         thread.join()
     assert said[-1][1]["windows"] == 0
+    timers = [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
+    assert all(each.finished.is_set() for each in timers), "one would end this process later"
 
 
 def test_it_has_the_connections_of_airflow_that_its_task_looked_up_and_is_told_why_there_is_none(wish, monkeypatch):
