@@ -53,7 +53,8 @@ def attend(
     wish: Wish, left_s: Callable[[], float], stop: threading.Event, got_on: Callable[[object], None]
 ) -> dict[str, Any]:
     """Have a resident do what is wished until no time is left, and leave it to the next run's task; what it did
-    meanwhile is returned. It ends when it is through, and in good order when `stop` is set, as SIGTERM does.
+    meanwhile is returned. It ends when it is through, and in good order when `stop` is set, as SIGTERM does. A task
+    whose parent is gone is none of Airflow's any longer: it leaves the resident as if it had been killed itself.
 
     Raises ResidentLostError if it dies, else what it raised, by name, message and `way_out`.
     """
@@ -189,8 +190,12 @@ class _Resident:
         looking.register(self.line.socket, select.POLLIN)
         deadline, said = time.monotonic() + left_s(), False
         answers = float("inf")
+        parent = os.getppid()
         try:
             while True:
+                if os.getppid() != parent:  # Airflow begins another one then, which would find the resident taken
+                    log.warning("who began this task is gone: %s is left to the next one", self._wish.what)
+                    return {}
                 left = deadline - time.monotonic()
                 if not said and (stop.is_set() or left <= 0):
                     said, answers = True, time.monotonic() + ENDS_S + _LONGER_S

@@ -170,6 +170,21 @@ def test_it_is_taken_up_too_when_it_hears_of_the_kill_and_of_the_next_task_at_on
     resuming.join()
 
 
+def test_a_task_that_outlives_who_began_it_leaves_the_process_to_the_one_that_is_started_again(wish, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    left = run(wish)
+    command = [sys.executable, "-c", _TASK, str(tmp_path / "sluice.toml")]
+    beginning = f"import subprocess; subprocess.run({command!r})"
+    with subprocess.Popen([sys.executable, "-c", beginning], stderr=subprocess.PIPE, text=True) as worker:
+        assert any("goes on in the process" in line for line in worker.stderr)
+        (task,) = psutil.Process(worker.pid).children()
+        worker.kill()
+        assert gone(task)
+        worker.stderr.read()
+    assert run(wish) == left
+    assert "land goes on in the process of the run before" in caplog.text
+
+
 def test_a_task_whose_process_is_killed_is_told_so_and_may_try_again(wish):
     left = run(wish)
     with (
