@@ -108,6 +108,7 @@ class _Resident:
         self._errors = errors
         self._process: subprocess.Popen[bytes] | None = None
         self._pid: int | None = None
+        self._parent = os.getppid()  # before anything is waited for
 
     @classmethod
     def found(cls, wish: Wish) -> _Resident | None:
@@ -190,10 +191,9 @@ class _Resident:
         looking.register(self.line.socket, select.POLLIN)
         deadline, said = time.monotonic() + left_s(), False
         answers = float("inf")
-        parent = os.getppid()
         try:
             while True:
-                if os.getppid() != parent:  # Airflow begins another one then, which would find the resident taken
+                if os.getppid() != self._parent:  # Airflow begins another one then, which would find the resident taken
                     log.warning("who began this task is gone: %s is left to the next one", self._wish.what)
                     return {}
                 left = deadline - time.monotonic()

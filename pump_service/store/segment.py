@@ -279,7 +279,7 @@ class Segment:
         """Whether nothing was ever written to these bytes, or nothing but zeros; at most `ROOM` and a little are
         looked at.
         """
-        return not self.pread(begin, end - begin).strip(b"\0") if end - begin <= ROOM + SMALL else False
+        return end - begin <= ROOM + SMALL and not self.pread(begin, end - begin).strip(b"\0")
 
     def cut(self, end: int, aside: Path | None) -> None:
         """Ends an unsealed segment at `end`, after copying what lies behind it to a file, if it is to be kept; both are
