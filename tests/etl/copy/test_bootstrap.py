@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -266,16 +267,14 @@ def test_processes_that_share_the_chunks_copy_each_once(mariadb: MariaDBServer, 
     with job.run_as(Runner("prepare", "group")) as run:
         assert made.run_of(job, run).prepare()
 
-    def share(number: int) -> None:
-        _, other, loads = three_chunks(mariadb, tmp_path)
+    def share(number: int, other: Bootstrap, loads: MakeLoads) -> None:
         with job.join(Runner(f"copy {number}", "group")) as part:
             other.run_of(job, part).copy(loads, number, 3)
 
-    threads = [threading.Thread(target=share, args=(number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    others = [three_chunks(mariadb, tmp_path)[1:] for _ in range(3)]
+    with ThreadPoolExecutor(len(others)) as threads:
+        for part in [threads.submit(share, number, *other) for number, other in enumerate(others)]:
+            part.result()
     assert job.status().progress.tables["d.item"].done == Done(3, job.status().progress.in_all.bytes_in_all, 3)
     with job.join(Runner("finish", "group")) as run:
         summary = made.run_of(job, run).finish(make)
