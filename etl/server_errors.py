@@ -40,8 +40,6 @@ UNKNOWN_FUNCTION: Final = 1305
 INCORRECT_VALUE: Final = 1366
 TABLE_DEF_CHANGED: Final = 1412
 TRIGGER_IN_WRONG_SCHEMA: Final = 1435
-NOT_PARTITIONED: Final = 1478
-"""For temporary tables, which have no partitions."""
 SERVER_GONE: Final = 2006
 VERSION_MISMATCH: Final = 2007
 SSL_ERROR: Final = 2026

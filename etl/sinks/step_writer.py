@@ -225,14 +225,11 @@ class StepWriter:
             )
 
     def _make_check(self, step: Step, target: str, check: str) -> None:
-        """An empty temporary table for the step's rows."""
-        try:
-            self._session.execute(f"CREATE TEMPORARY TABLE {check} LIKE {target}")
-        except DownstreamError as error:
-            if error.code != server_errors.NOT_PARTITIONED:
-                raise
-            names = ", ".join(map(quote_name, self._layout(step).written))
-            self._session.execute(f"CREATE TEMPORARY TABLE {check} AS SELECT {names} FROM {target} LIMIT 0")
+        """An empty temporary table for the step's rows, without keys: of rows that followed one another in a place that
+        a unique key keeps for one, all are looked for.
+        """
+        names = ", ".join(map(quote_name, self._layout(step).written))
+        self._session.execute(f"CREATE TEMPORARY TABLE {check} AS SELECT {names} FROM {target} LIMIT 0")
 
     def _way_out(self, step: Step, target: str, names: list[str]) -> str:
         columns, at = ", ".join(names), self._checkpoint.commit_ts

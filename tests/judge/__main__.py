@@ -29,6 +29,9 @@ def main() -> int:
     parser.add_argument("--mode", choices=("atomic", "parallel", "both"), default="both")
     parser.add_argument("--kills", type=float, default=0.3, help="how likely an attempt is to come to harm, 0 to 1")
     parser.add_argument(
+        "--drainer", type=float, default=0.2, help="how likely a killed Drainer was there before, 0 to 1"
+    )
+    parser.add_argument(
         "--features", nargs="*", default=list(FEATURES), help="what may be in a history: " + ", ".join(FEATURES)
     )
     parser.add_argument("--alone", action="store_true", help="one feature a history, in turn, with what it needs")
@@ -82,8 +85,11 @@ def _run(arguments: argparse.Namespace, server: MariaDBServer, folder: Path) -> 
         upstream = History(random.Random(seed), features).grow(arguments.steps)
         if arguments.tell:
             print(*upstream.story, sep="\n")
-        verdict = trial(upstream, seed, mode, arguments.kills, server, folder)
-        counts["good" if verdict.good else "stopped" if verdict.stopped else "DIFFERENT"] += 1
+        verdict = trial(upstream, seed, mode, arguments.kills, arguments.drainer, server, folder)
+        what = (
+            "DIFFERENT" if verdict.differences else "stopped" if verdict.stopped else "untold" if verdict.untold else ""
+        )
+        counts[what or "good"] += 1
         counts["kills"] += verdict.kills
         if not verdict.good:
             label = features[0] if arguments.alone else "all"
@@ -100,10 +106,12 @@ def _run(arguments: argparse.Namespace, server: MariaDBServer, folder: Path) -> 
     return 1 if counts["DIFFERENT"] or counts["stopped"] else 0
 
 
-def trial(upstream: Upstream, seed: int, mode: str, kills: float, server: MariaDBServer, folder: Path) -> Verdict:
-    """Judge a history; `seed` decides on windows and kills."""
+def trial(
+    upstream: Upstream, seed: int, mode: str, kills: float, drainer: float, server: MariaDBServer, folder: Path
+) -> Verdict:
+    """Judge a history; `seed` decides on windows, kills and Drainers."""
     with tempfile.TemporaryDirectory(prefix=f"{seed}-", dir=folder) as place:
-        return judge(upstream, server, Path(place), mode, random.Random(seed + 1), kills)
+        return judge(upstream, server, Path(place), mode, random.Random(seed + 1), kills, drainer)
 
 
 if __name__ == "__main__":

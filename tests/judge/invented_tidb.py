@@ -63,6 +63,8 @@ class Upstream:
     """By schema version: the job type, schema and table it is about, as TiKV keeps it."""
     states: list[tuple[int, State]] = field(default_factory=list)
     """(commit timestamp, state) at the moments that were noted."""
+    commits: list[tuple[int, bool]] = field(default_factory=list)
+    """(commit timestamp, whether it is a DDL's) of all that was sent."""
     merged: list[Table] = field(default_factory=list)
     """Tables that are one downstream; they aren't among `tables`."""
     targets: dict[int, str] = field(default_factory=dict)
@@ -112,11 +114,12 @@ class Upstream:
         """Keep the present state, to be compared at the last commit's timestamp."""
         self.states.append((self.committed, self.state()))
 
-    def send(self, prewrite: bytes, commit_rest: bytes, start_ts: int) -> int:
+    def send(self, prewrite: bytes, commit_rest: bytes, start_ts: int, *, ddl: bool = False) -> int:
         """A Prewrite and its Commit; the commit timestamp."""
         self.binlogs.append(wire.field(1, 0) + wire.field(2, start_ts) + wire.field(3, 0) + prewrite)
         commit_ts = self.committed = self.tick()
         self.binlogs.append(wire.field(1, 1) + wire.field(2, start_ts) + wire.field(3, commit_ts) + commit_rest)
+        self.commits.append((commit_ts, ddl))
         return commit_ts
 
     def job(self, kind: int, query: str, *, schema_id: int, table_id: int = 0, **more: Any) -> DdlJob:
@@ -334,7 +337,7 @@ class DdlJob:
     def _send(self, schema_state: int) -> int:
         key = wire.field(4, b"m" + self._id.to_bytes(8, "big"))
         tail = wire.field(6, self._query.encode()) + wire.field(7, self._id) + wire.field(8, schema_state)
-        return self._upstream.send(key + tail, key + tail, self._upstream.tick())
+        return self._upstream.send(key + tail, key + tail, self._upstream.tick(), ddl=True)
 
 
 def schema_info(schema_id: int, name: str) -> dict[str, Any]:

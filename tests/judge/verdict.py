@@ -19,6 +19,7 @@ from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import land
 from tests.judge import attempt, recording
 from tests.judge.attempt import Harm, Plan
+from tests.judge.drainer import break_off, may_stop
 from tests.judge.invented_tidb import State, Upstream
 from tests.judge.kinds import Kind
 from tests.judge.tables import quoted
@@ -36,22 +37,30 @@ _LOOK_S = 0.02
 @dataclass(frozen=True)
 class Verdict:
     """`differences`: what the downstream holds otherwise though the pipeline said it was done. `stopped`: the error
-    with which the pipeline refused to go on, "" if it didn't. `ts`: the moment compared.
+    with which the pipeline refused to go on, "" if it didn't. `untold`: the error of a takeover that had to stop, as
+    nothing told how far the Drainer had come. `ts`: the moment compared.
     """
 
     differences: tuple[str, ...] = ()
     stopped: str = ""
     ts: int = 0
     kills: int = 0
+    untold: str = ""
 
     @property
     def good(self) -> bool:
-        """Equal everywhere."""
+        """Equal everywhere, or stopped where it had to."""
         return not self.differences and not self.stopped
 
 
 def judge(
-    upstream: Upstream, server: MariaDBServer, folder: Path, mode: str, rng: random.Random, kills: float = 0.0
+    upstream: Upstream,
+    server: MariaDBServer,
+    folder: Path,
+    mode: str,
+    rng: random.Random,
+    kills: float = 0.0,
+    drainer: float = 0.0,
 ) -> Verdict:
     """Land the history, of one pump or several, in windows of a random size and apply it in `mode` to each noted
     moment. `kills`: how likely an attempt is to be killed, to lose a connection, or to stand still while another one
@@ -63,8 +72,16 @@ def judge(
     land(folder / "recording", url, transactions=rng.choice((1, 3, 10, 1000)), spread=spread)
     server.empty()
     max_rows = rng.choice((1, 20, 100_000))
-    killed = 0
+    killed, broken = 0, None
+    if rng.random() < drainer:
+
+        def apply_until(ts: int) -> None:
+            assert (error := _attempt(Plan(url, server.port, ts, mode, max_rows, upstream.routes()))) == "", error
+
+        broken = break_off(upstream, server, folder / "relay", rng, apply_until)
     for ts, state in upstream.states:
+        if broken is not None and ts < broken.reached:
+            continue
         refused = 0
         while True:
             harm = (
@@ -79,6 +96,8 @@ def judge(
                 continue
             if error:
                 refused += 1
+                if broken is not None and may_stop(error):
+                    return Verdict(ts=ts, kills=killed, untold=error)
                 if refused < _ATTEMPTS:
                     continue
                 return Verdict(stopped=error, ts=ts, kills=killed)

@@ -239,6 +239,31 @@ def test_of_two_equal_rows_one_is_not_removed_twice(mariadb: MariaDBServer, tmp_
     assert story.rows("note") == kept
 
 
+def test_no_row_without_a_key_hides_behind_one_that_followed_it_under_a_unique_value(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    """The unique column may be NULL, so it is no key; the row that the Drainer left had the same value there as the one
+    that it became, and neither is there in the end.
+    """
+    note = table(12, "note", "a int", "b int", unique=("a",))
+    story = Story(mariadb, tmp_path)
+    story.create(note, "CREATE TABLE `note` (`a` int, `b` int, UNIQUE `u2` (`a`))")
+    story.insert(note, {"a": 2, "b": 2})
+    story.apply()
+    before = story._ts
+    first = {"a": 1, "b": 1, "_tidb_rowid": 9}
+    story.insert(note, first)
+    then = story.update(note, first, {"b": 5})
+    story.delete(note, then)
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("INSERT INTO d.note VALUES (1, 1)")
+        leave_checkpoint(connection, before, sluice={"safe-until": story._ts})
+    forget(story._url)
+    with pytest.raises(ApplyError, match=r"d\.note has no key, and 1 of its rows written .* already: .*nothing tells"):
+        story.apply()
+    assert story.rows("note") == [(1, 1), (2, 2)]
+
+
 def test_rows_without_a_key_that_a_drainer_removed_all_are_no_reason_to_stop(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
