@@ -257,7 +257,7 @@ class StepWriter:
     def _loaded_beside(self, step: Step, target: str, check: str) -> list[str]:
         """Load a step's rows into a temporary table `check`; the names of its columns, quoted."""
         self._make_check(step, target, check)
-        self._session.load(check, self._layout(step), step.payload)
+        self._session.load(check, self._layout(step), step.payload, strict=not step.detail_of(LoadDetail).warnings)
         return [quote_name(str(row[0])) for row in self._session.query(f"SHOW COLUMNS FROM {check}")]
 
     def _columns(self, step: Step) -> list[str]:

@@ -264,6 +264,21 @@ def test_no_row_without_a_key_hides_behind_one_that_followed_it_under_a_unique_v
     assert story.rows("note") == [(1, 1), (2, 2)]
 
 
+def test_a_row_without_a_key_of_which_a_value_is_none_of_its_enum_is_looked_for_too(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    story = Story(mariadb, tmp_path)
+    note = story.create(table(12, "note", "a int", "e enum('x')"), "CREATE TABLE `note` (`a` int, `e` enum('x'))")
+    story.apply()
+    before = story._ts
+    story.insert(note, {"a": 1, "e": 0})
+    with mariadb.connect() as connection:
+        leave_checkpoint(connection, before, sluice={"safe-until": story._ts})
+    forget(story._url)
+    story.apply()
+    assert story.rows("note", "a, e+0") == [(1, 0)]
+
+
 def test_rows_without_a_key_that_a_drainer_removed_all_are_no_reason_to_stop(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
