@@ -83,9 +83,9 @@ def _run(arguments: argparse.Namespace, server: MariaDBServer, folder: Path) -> 
         mode = ("atomic", "parallel")[seed // len(FEATURES) % 2] if arguments.mode == "both" else arguments.mode
         began = time.monotonic()
         upstream = History(random.Random(seed), features).grow(arguments.steps)
+        verdict = trial(upstream, seed, mode, arguments.kills, arguments.drainer, server, folder)
         if arguments.tell:
             print(*upstream.story, sep="\n")
-        verdict = trial(upstream, seed, mode, arguments.kills, arguments.drainer, server, folder)
         what = (
             "DIFFERENT" if verdict.differences else "stopped" if verdict.stopped else "untold" if verdict.untold else ""
         )

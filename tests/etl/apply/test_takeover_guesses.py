@@ -11,13 +11,15 @@ from etl.apply import run_apply
 from etl.ddl import DdlError
 from etl.rules import Route, Routes
 from etl.settings import Relay, Settings, Upstream
+from relay import UPDATE
 from tests.etl.apply.test_safe_mode import forget, leave_checkpoint
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.story import Story, column, table
+from upstream.rows import encode_update
 from upstream.schema import Index, Table
 
-ADD_COLUMN, ADD_INDEX, DROP_TABLE, MODIFY_COLUMN = 5, 7, 4, 12
+ADD_COLUMN, ADD_INDEX, DROP_TABLE, MODIFY_COLUMN, DROP_PARTITION = 5, 7, 4, 12, 20
 _AS_IT_IS = Routes()
 ID, V = column(1, "id int"), column(2, "v int")
 
@@ -188,3 +190,52 @@ def test_a_row_that_went_from_one_merged_table_to_another_is_looked_for_once(
     done = ["UPDATE d.whole SET v = 2", "ALTER TABLE d.note ADD COLUMN b int"]
     finish(story, left_by_a_drainer(story, at, *done, routes=routes))
     assert story.rows("whole") == [(1, 2)]
+
+
+def test_a_key_that_rows_hand_on_in_one_transaction_is_there(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    story = Story(mariadb, tmp_path)
+    made = table(11, "item", "id int", "v int", primary="id", clustered=False)
+    item = story.create(
+        made, "CREATE TABLE `item` (`id` int primary key /*T![clustered_index] NONCLUSTERED */, `v` int)"
+    )
+    first, second = {"id": 1, "v": 1}, {"id": 2, "v": 2}
+    story.insert(item, first, second)
+    at = story._ts
+    story.changes(  # UPDATE item SET id = 3 - id, the second row first
+        (item, UPDATE, encode_update(item, second, second | {"id": 1})),
+        (item, UPDATE, encode_update(item, first, first | {"id": 2})),
+    )
+    added = replace(item, columns=(*item.columns, column(3, "w int")))
+    story.statement(ADD_COLUMN, "ALTER TABLE `item` ADD COLUMN `w` int", added)
+    done = ["DELETE FROM d.item", "INSERT INTO d.item VALUES (1, 2), (2, 1)", "ALTER TABLE d.item ADD COLUMN w int"]
+    finish(story, left_by_a_drainer(story, at, *done))
+    assert story.rows("item") == [(1, 2, None), (2, 1, None)]
+
+
+def test_rows_that_went_with_their_partition_are_not_missed(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    def parts(*below: int) -> dict[str, object]:
+        definitions = [{"id": 100 + n, "name": {"O": f"p{n}", "L": f"p{n}"}, "less_than": [str(n)]} for n in below]
+        return {
+            "type": 1,
+            "expr": "`id`",
+            "enable": True,
+            "definitions": definitions,
+            "columns": None,
+            "num": len(below),
+        }
+
+    story = Story(mariadb, tmp_path)
+    by_id = "PARTITION BY RANGE (`id`) (PARTITION `p10` VALUES LESS THAN (10), PARTITION `p20` VALUES LESS THAN (20))"
+    item = story.create(
+        table(11, "item", ID, V, primary="id", partition=parts(10, 20)),
+        f"CREATE TABLE `item` (`id` int primary key, `v` int) {by_id}",
+    )
+    story.insert(item, {"id": 15, "v": 1})
+    at = story._ts
+    story.insert(item, {"id": 1, "v": 1}, {"id": 11, "v": 1})
+    left = replace(item, partition=parts(20))
+    story.statement(DROP_PARTITION, "ALTER TABLE `item` DROP PARTITION `p10`", left)
+    story.insert(left, {"id": 12, "v": 1})
+    done = ["INSERT INTO d.item VALUES (11, 1)", "ALTER TABLE d.item DROP PARTITION p10"]
+    finish(story, left_by_a_drainer(story, at, *done))
+    assert story.rows("item") == [(11, 1), (12, 1), (15, 1)]
