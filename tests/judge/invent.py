@@ -180,7 +180,8 @@ class History(Writing):
             source = rng.choice(times).name
             number += 1
             generated = Generated(f"date({quoted(source)})", True, lambda row, s=source: _day_in_east(row[s]))
-            table.columns.append(Column(number, self._new_name(("day",), names), kinds.DATE, generated=generated))
+            names.append(self._new_name(("day",), names))
+            table.columns.append(Column(number, names[-1], kinds.DATE, generated=generated))
         if self.has("on update") and rng.random() < 0.3:
             number += 1
             table.columns.append(Column(number, self._new_name(("changed",), names), kinds.TIMESTAMP, on_update=True))

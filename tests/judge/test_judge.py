@@ -47,3 +47,18 @@ def test_a_history_ends_so_however_often_the_process_is_killed_and_whichever_mod
         upstream, mariadb_server, tmp_path, ("atomic", "parallel")[seed % 2], random.Random(seed), kills=0.7
     )
     assert verdict.good, verdict
+
+
+@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+def test_a_history_goes_on_from_where_a_killed_drainer_broke_off(
+    tmp_path: Path,
+    mariadb_server: MariaDBServer,  # noqa: F811
+    mode: str,
+) -> None:
+    equal = 0
+    for seed in range(4):
+        upstream = History(random.Random(seed)).grow(15)
+        verdict = judge(upstream, mariadb_server, tmp_path / str(seed), mode, random.Random(seed), drainer=1)
+        assert verdict.good, (seed, verdict)
+        equal += not verdict.untold
+    assert equal

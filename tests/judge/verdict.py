@@ -76,9 +76,13 @@ def judge(
     if rng.random() < drainer:
 
         def apply_until(ts: int) -> None:
-            assert (error := _attempt(Plan(url, server.port, ts, mode, max_rows, upstream.routes()))) == "", error
+            if error := _attempt(Plan(url, server.port, ts, mode, max_rows, upstream.routes())):
+                raise RuntimeError(error)
 
-        broken = break_off(upstream, server, folder / "relay", rng, apply_until)
+        try:
+            broken = break_off(upstream, server, folder / "relay", rng, apply_until)
+        except RuntimeError as error:
+            return Verdict(stopped=str(error))
     for ts, state in upstream.states:
         if broken is not None and ts < broken.reached:
             continue
