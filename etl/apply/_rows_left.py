@@ -13,9 +13,10 @@ from etl.downstream import MySQLSession
 from etl.formats.sql_text import quote_name, row_conditions, shown
 from etl.prepare import Move, move_of, partition_of, relocate
 from etl.recorded_schema import RecordedSchema, TablesAt
-from etl.rules import Rules
+from etl.rules import Rules, is_internal_table
 from etl.shapes.identity import identity, locating_columns
 from etl.shapes.raw_changes import Images, RawChanges, decode
+from etl.steps import ChangeError
 from relay import DELETE, INSERT, SKIP, UPDATE, RelayLog, Window
 from upstream.codec.row import column_ids
 from upstream.schema import Column, Table
@@ -101,13 +102,16 @@ class LeftRows:
         self._relay, self._rules, self._places = relay, rules, places
         self._after, self._until = after, until
         self._moves: dict[int, Move] = {}
+        self._gone: set[int] = set()
+        """Tables that were dropped or truncated."""
 
     def of(self, window: Window) -> list[tuple[int, Left | Move]]:
-        """(commit timestamp, what a change leaves, or which partitions go) in order. Raises RowDecodeError and
-        PartitionError.
+        """(commit timestamp, what a change leaves, or which partitions go) in order. Raises RowDecodeError,
+        PartitionError, and ChangeError for a table that nothing describes.
         """
         schema = RecordedSchema.of(window)
         known, left = TablesAt(schema), list[tuple[int, Left | Move]]()
+        self._gone.update(schema.truncated_tables)
         for past in schema.moved:
             self._note(move_of(past))
         changes = self._relay.read([window])
@@ -120,6 +124,7 @@ class LeftRows:
             move = self._note(move_of(ddl.past_move(tables)))
             if move is not None and move.drops and self._after < ddl.commit_ts <= self._until:
                 left.append((ddl.commit_ts, move))
+            self._gone.update(i for i, table in ddl.effect.tables.items() if table is None)
             done = before
         return left + self._left_by(changes.slice(done), known, skipped | self._rules.ignored_ts)
 
@@ -135,12 +140,16 @@ class LeftRows:
         alike: dict[int, tuple[Table, Place, list[int]]] = {}
         rest = zip(*(changes[name].to_pylist() for name in ("table_id", "kind", "commit_ts")), strict=True)
         for at, (table_id, kind, commit_ts) in enumerate(rest):
+            if not self._after < commit_ts <= self._until or commit_ts in skipped or is_internal_table(table_id):
+                continue
             table = known.find(table_id, commit_ts)
-            counts = self._after < commit_ts <= self._until and commit_ts not in skipped
-            if counts and table is not None and not self._is_left_out(table, kind):
-                place = self._places.of(table)
-                if place is not None:
-                    alike.setdefault(table_id, (table, place, []))[2].append(at)
+            if table is None:
+                if table_id not in self._gone:
+                    raise ChangeError(f"commit_ts {commit_ts} changes table id {table_id}, which no window describes")
+                continue
+            place = None if self._is_left_out(table, kind) else self._places.of(table)
+            if place is not None:
+                alike.setdefault(table_id, (table, place, []))[2].append(at)
         found: list[tuple[int, int, list[Left]]] = []
         for table, place, wanted in alike.values():
             raw = RawChanges.of(changes.take(pa.array(wanted)))

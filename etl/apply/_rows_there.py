@@ -16,6 +16,7 @@ from etl.downstream import Checkpoint, MySQLSession
 from etl.prepare import Move, PartitionError
 from etl.recorded_schema import RecordedSchema
 from etl.rules import Rules
+from etl.steps import ChangeError
 from relay import RelayLog
 from upstream.rows import RowDecodeError
 from upstream.schema import Table
@@ -54,7 +55,7 @@ def first_missing(session: MySQLSession, relay: RelayLog, rules: Rules, checkpoi
         try:
             for commit_ts, left in left_rows.of(window):
                 _note(rows, commit_ts, left, through)
-        except (RowDecodeError, PartitionError) as error:
+        except (RowDecodeError, PartitionError, ChangeError) as error:
             return str(error)
         if len(rows) > _MAX_ROWS:
             return f"more than {_MAX_ROWS} rows are concerned"
