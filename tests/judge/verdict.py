@@ -176,6 +176,9 @@ def compare(state: State, server: MariaDBServer) -> list[str]:
             f" TABLE_SCHEMA NOT IN ({_SYSTEM})"
         )
         there = {f"{schema.decode()}.{name.decode()}" for schema, name in cursor.fetchall()}
+        cursor.execute("SELECT @@lower_case_table_names")
+        if cursor.fetchone() == (b"1",):
+            state = {name.lower(): table for name, table in state.items()}
         found += [f"{name}: not upstream" for name in sorted(there - state.keys())]
         for name, (columns, rows) in state.items():
             if name not in there:
