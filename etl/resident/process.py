@@ -30,9 +30,10 @@ from etl.waiting import Waiting
 
 log = logging.getLogger("sluice")
 
-COMES_S = 30.0
+COMES_S = 60.0
 """The next task may take so long to come. It takes one to four seconds where there is enough of everything, and took 26
-on two cores that were wanted five times over.
+on two cores that were wanted five times over; where Airflow's worker was killed, up to 40: Airflow misses the task's
+heartbeats for `task_instance_heartbeat_timeout` first.
 """
 OLD_S = 3600.0
 """After so long the next task begins another one: with certificates that were renewed, and the memory of a new one."""
