@@ -61,7 +61,7 @@ ETL = {
         "copy", "ddl", "downstream", "formats", "landing", "ownership", "rules", "settings", "shapes", "spark",
     },
     "apply": {
-        "downstream", "formats", "operate", "ownership", "prepare", "recorded_schema", "rules", "settings",
+        "downstream", "formats", "operate", "ownership", "prepare", "recorded_schema", "rules", "settings", "shapes",
         "sinks", "spark", "steps", "waiting",
     },
     "reapply": {

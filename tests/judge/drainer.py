@@ -115,7 +115,7 @@ def _leave_checkpoint(server: MariaDBServer, broken: Broken) -> None:
     }
     with _connected(server) as connection, connection.cursor() as cursor:
         cursor.execute("DROP DATABASE IF EXISTS sluice_recycle")  # a Drainer keeps no rows of what is truncated
-        cursor.execute("UPDATE tidb_binlog.checkpoint SET checkPoint = %s", json.dumps(document))
+        cursor.execute("UPDATE tidb_binlog.checkpoint SET checkPoint = %s", (json.dumps(document),))
         assert cursor.rowcount == 1, cursor.rowcount
 
 
