@@ -43,9 +43,9 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Left:
     """What a change leaves of a row. `same`: equal for changes of what is one row downstream; `who`: for those of one
-    upstream, whatever its key becomes. `key`: a condition that is true for it
-    alone, None where only all values together say which it is. `image`: one that is true for rows that look as it does,
-    None: it isn't there. `removed`: what it looked like before it went, None if that isn't known.
+    upstream, whatever its key becomes. `key`: a condition that is true for it alone, None where only all values
+    together say which it is. `image`: one that is true for rows that look as it does, None: it isn't there. `removed`:
+    what it looked like before it went, None if that isn't known.
     """
 
     same: tuple[Any, ...]
@@ -115,27 +115,26 @@ class LeftRows:
         for past in schema.moved:
             self._note(move_of(past))
         changes = self._relay.read([window])
-        skipped = {each.commit_ts for each in self._relay.decisions.list(window.lo) if each.action == SKIP}
+        decided = self._relay.decisions.list(window.lo)
+        skipped = {each.commit_ts for each in decided if each.action == SKIP} | self._rules.ignored_ts
         stamps, done = changes["commit_ts"].to_numpy(), 0
         for ddl in schema.ddls:
             before = int(np.searchsorted(stamps, ddl.commit_ts))
-            left += self._left_by(changes.slice(done, before - done), known, skipped | self._rules.ignored_ts)
+            left += self._of_changes(changes.slice(done, before - done), known, skipped)
             tables = {i: table for i in ddl.effect.tables if (table := known.find(i, ddl.commit_ts)) is not None}
             move = self._note(move_of(ddl.past_move(tables)))
             if move is not None and move.drops and self._after < ddl.commit_ts <= self._until:
                 left.append((ddl.commit_ts, move))
             self._gone.update(i for i, table in ddl.effect.tables.items() if table is None)
             done = before
-        return left + self._left_by(changes.slice(done), known, skipped | self._rules.ignored_ts)
+        return left + self._of_changes(changes.slice(done), known, skipped)
 
     def _note(self, move: Move | None) -> Move | None:
         if move is not None:
             self._moves.setdefault(move.last_version, move)
         return move
 
-    def _left_by(
-        self, changes: pa.Table, known: TablesAt, skipped: set[int] | frozenset[int]
-    ) -> list[tuple[int, Left | Move]]:
+    def _of_changes(self, changes: pa.Table, known: TablesAt, skipped: set[int]) -> list[tuple[int, Left | Move]]:
         changes = relocate(changes, [self._moves[version] for version in sorted(self._moves)])
         alike: dict[int, tuple[Table, Place, list[int]]] = {}
         rest = zip(*(changes[name].to_pylist() for name in ("table_id", "kind", "commit_ts")), strict=True)
@@ -166,7 +165,7 @@ def _left_by(table: Table, place: Place, raw: RawChanges) -> list[list[Left]]:
     """What each of some changes of a table leaves, under the keys that it concerns."""
     olds, news = (iter(_sides(table, place, images)) for images in decode(table, raw.kinds, raw.own_rows))
     found: list[list[Left]] = []
-    for number, kind in enumerate(np.asarray(raw.kinds).tolist()):
+    for number, kind in enumerate(raw.kinds.tolist()):
         old = next(olds) if kind != INSERT else None
         new = next(news) if kind != DELETE else None
         entries = []

@@ -47,8 +47,6 @@ def first_missing(session: MySQLSession, relay: RelayLog, rules: Rules, checkpoi
     that isn't as it should be, in words. Changes through the checkpoint's `safe_until` may be downstream too.
     """
     after, until = checkpoint.commit_ts, checkpoint.safe_until
-    if through <= after:
-        return ""
     left_rows = LeftRows(relay, rules, Places(session, rules, _left_by_ddl(relay, after, through)), after, until)
     rows: dict[tuple[Any, ...], _Row] = {}
     for window in relay.windows(after, until):

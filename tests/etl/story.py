@@ -130,6 +130,12 @@ def table(
     )  # fmt: skip
 
 
+def partitioned(kind: int, expr: str, *definitions: tuple[int, str, str]) -> dict[str, Any]:
+    """What a table's `partition` says; of each its id, its name, and below what its rows are."""
+    found = [{"id": i, "name": {"O": name, "L": name.lower()}, "less_than": [bound]} for i, name, bound in definitions]
+    return {"type": kind, "expr": expr, "columns": None, "enable": True, "definitions": found, "num": len(found)}
+
+
 class Story:
     """`server` is the downstream. Every method is one committed transaction."""
 

@@ -86,10 +86,7 @@ def _run(arguments: argparse.Namespace, server: MariaDBServer, folder: Path) -> 
         verdict = trial(upstream, seed, mode, arguments.kills, arguments.drainer, server, folder)
         if arguments.tell:
             print(*upstream.story, sep="\n")
-        what = (
-            "DIFFERENT" if verdict.differences else "stopped" if verdict.stopped else "untold" if verdict.untold else ""
-        )
-        counts[what or "good"] += 1
+        counts[verdict.outcome] += 1
         counts["kills"] += verdict.kills
         if not verdict.good:
             label = features[0] if arguments.alone else "all"

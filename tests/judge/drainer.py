@@ -13,9 +13,8 @@ from typing import Any
 
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.judge.invented_tidb import Upstream
-from tests.judge.tables import quoted
+from tests.judge.tables import SYSTEM_SCHEMAS, quoted
 
-_SCHEMAS = "NOT IN ('mysql','information_schema','performance_schema','sys','tidb_binlog','sluice_recycle','kept')"
 _KEPT = "kept"
 _STOPS = (
     "has no key, and",
@@ -126,7 +125,7 @@ def _connected(server: MariaDBServer) -> Any:
 def _tables(cursor: Any) -> list[tuple[str, str]]:
     cursor.execute(
         "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE' AND"
-        f" TABLE_SCHEMA {_SCHEMAS} ORDER BY 1, 2"
+        f" TABLE_SCHEMA NOT IN ({SYSTEM_SCHEMAS},'{_KEPT}') ORDER BY 1, 2"
     )
     return [tuple(row) for row in cursor.fetchall()]
 

@@ -15,6 +15,10 @@ ROWID = -1
 """The column id of the hidden row id."""
 
 
+SYSTEM_SCHEMAS = "'mysql','information_schema','performance_schema','sys','tidb_binlog','sluice_recycle'"
+"""Those downstream that aren't the upstream's, for SQL's IN."""
+
+
 def quoted(name: str) -> str:
     """An identifier in backquotes."""
     return "`" + name.replace("`", "``") + "`"

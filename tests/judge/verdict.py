@@ -22,11 +22,10 @@ from tests.judge.attempt import Harm, Plan
 from tests.judge.drainer import break_off, may_stop
 from tests.judge.invented_tidb import State, Upstream
 from tests.judge.kinds import Kind
-from tests.judge.tables import quoted
+from tests.judge.tables import SYSTEM_SCHEMAS, quoted
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(["tests.judge.attempt"])
-_SYSTEM = "'mysql','information_schema','performance_schema','sys','tidb_binlog','sluice_recycle'"
 _ATTEMPTS = 3
 _PATIENCE_S = 120
 _SEVERAL_PUMPS = 0.4
@@ -50,7 +49,14 @@ class Verdict:
     @property
     def good(self) -> bool:
         """Equal everywhere, or stopped where it had to."""
-        return not self.differences and not self.stopped
+        return self.outcome in ("good", "untold")
+
+    @property
+    def outcome(self) -> str:
+        """In a word."""
+        if self.differences:
+            return "DIFFERENT"
+        return "stopped" if self.stopped else "untold" if self.untold else "good"
 
 
 def judge(
@@ -173,7 +179,7 @@ def compare(state: State, server: MariaDBServer) -> list[str]:
     with connection, connection.cursor() as cursor:
         cursor.execute(
             "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE='BASE TABLE' AND"
-            f" TABLE_SCHEMA NOT IN ({_SYSTEM})"
+            f" TABLE_SCHEMA NOT IN ({SYSTEM_SCHEMAS})"
         )
         there = {f"{schema.decode()}.{name.decode()}" for schema, name in cursor.fetchall()}
         cursor.execute("SELECT @@lower_case_table_names")

@@ -15,7 +15,7 @@ from relay import UPDATE
 from tests.etl.apply.test_safe_mode import forget, leave_checkpoint
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
-from tests.etl.story import Story, column, table
+from tests.etl.story import Story, column, partitioned, table
 from upstream.rows import encode_update
 from upstream.schema import Index, Table
 
@@ -213,27 +213,17 @@ def test_a_key_that_rows_hand_on_in_one_transaction_is_there(mariadb: MariaDBSer
 
 
 def test_rows_that_went_with_their_partition_are_not_missed(mariadb: MariaDBServer, tmp_path: Path) -> None:
-    def parts(*below: int) -> dict[str, object]:
-        definitions = [{"id": 100 + n, "name": {"O": f"p{n}", "L": f"p{n}"}, "less_than": [str(n)]} for n in below]
-        return {
-            "type": 1,
-            "expr": "`id`",
-            "enable": True,
-            "definitions": definitions,
-            "columns": None,
-            "num": len(below),
-        }
-
+    parts = [(110, "p10", "10"), (120, "p20", "20")]
     story = Story(mariadb, tmp_path)
     by_id = "PARTITION BY RANGE (`id`) (PARTITION `p10` VALUES LESS THAN (10), PARTITION `p20` VALUES LESS THAN (20))"
     item = story.create(
-        table(11, "item", ID, V, primary="id", partition=parts(10, 20)),
+        table(11, "item", ID, V, primary="id", partition=partitioned(1, "`id`", *parts)),
         f"CREATE TABLE `item` (`id` int primary key, `v` int) {by_id}",
     )
     story.insert(item, {"id": 15, "v": 1})
     at = story._ts
     story.insert(item, {"id": 1, "v": 1}, {"id": 11, "v": 1})
-    left = replace(item, partition=parts(20))
+    left = replace(item, partition=partitioned(1, "`id`", parts[1]))
     story.statement(DROP_PARTITION, "ALTER TABLE `item` DROP PARTITION `p10`", left)
     story.insert(left, {"id": 12, "v": 1})
     done = ["INSERT INTO d.item VALUES (11, 1)", "ALTER TABLE d.item DROP PARTITION p10"]

@@ -12,7 +12,7 @@ import pytest
 
 from etl.ddl import DdlError
 from tests.etl.mariadb_fixture import MariaDBServer
-from tests.etl.story import Story, table
+from tests.etl.story import Story, partitioned, table
 from upstream.schema import Index, Table
 
 
@@ -117,15 +117,7 @@ def test_sequences_are_made_as_they_are(story: Story) -> None:
 
 
 def ranged(number: int, *bounds: tuple[int, str, str], unique: tuple[str, ...] = ("v",)) -> Table:
-    parts = [{"id": i, "name": {"O": name, "L": name.lower()}, "less_than": [bound]} for i, name, bound in bounds]
-    return table(
-        number,
-        "t",
-        "p int",
-        "v int",
-        unique=unique,
-        partition={"type": 1, "expr": "`p`", "enable": True, "definitions": parts, "num": len(parts)},
-    )
+    return table(number, "t", "p int", "v int", unique=unique, partition=partitioned(1, "`p`", *bounds))
 
 
 def test_partitions_of_a_table_that_has_none_downstream_come_and_go_with_their_rows(story: Story) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ from etl.ddl import DdlError
 from etl.ddl._generate import index_definition
 from etl.dialect import Dialect
 from tests.etl.mariadb_fixture import MariaDBServer
-from tests.etl.story import Story, column, table
+from tests.etl.story import Story, column, partitioned, table
 from upstream.schema import Column, Index, Schema, Table
 
 
@@ -31,11 +30,6 @@ def wider(old: Table, *columns: Column) -> Table:
     return replace(
         old, columns=(*old.columns, *(replace(c, offset=len(old.columns) + n) for n, c in enumerate(columns)))
     )
-
-
-def partitioned(kind: int, expr: str, *definitions: tuple[int, str, str]) -> dict[str, Any]:
-    found = [{"id": i, "name": {"O": name, "L": name.lower()}, "less_than": [bound]} for i, name, bound in definitions]
-    return {"type": kind, "expr": expr, "columns": None, "enable": True, "definitions": found, "num": len(found)}
 
 
 def test_tables_keep_their_capitals_whatever_the_statements_and_jobs_write(story: Story) -> None:
