@@ -46,6 +46,8 @@ _PARALLELISM = 6
 """As in airflow.cfg, for one pipeline and what people trigger."""
 _TASKS_OF_A_PIPELINE = 3
 """That run all the time."""
+_LOCKED_S = 20
+"""Airflow's database is one SQLite file: while others write, a process waits so long before it fails."""
 _FRESH_S = 0.3
 _prepare_lock = threading.Lock()
 KEPT = Path(sys.prefix) / "share" / "sluice"
@@ -117,7 +119,7 @@ def _environment(site: Site, data: Path, port: int, dags: Path) -> dict[str, str
         "AIRFLOW__API__HOST": LOOPBACK,
         "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__API__BASE_URL": airflow_url(port),
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{data / 'airflow.db'}",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{data / 'airflow.db'}?timeout={_LOCKED_S}",
         "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(data / "logs"),
         "AIRFLOW__LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY": str(data / "logs" / "dag_processor"),
         "SPT_NOENV": "1",  # setproctitle would overwrite the environment by which leftovers are found

@@ -16,6 +16,7 @@ from concurrent.futures import Future
 import pyarrow as pa
 
 from errors import Signal
+from etl.spark.errors import SparkError
 from etl.spark.standing import StandingWorker
 
 __all__ = ["Crew", "NobodyCameError"]
@@ -65,7 +66,8 @@ class Crew:
 
     def __call__(self, tasks: pa.Table, timeout_s: float) -> list[pa.RecordBatch]:
         """What the function makes of each of these rows, in their order; `timeout_s` as of a StandingWorker's call.
-        Raises SparkError, what failed in a worker as Spark would, and NobodyCameError, which may come in the middle.
+        Raises SparkError, what failed in a worker as Spark would, and NobodyCameError, which may come in the middle, as
+        a SparkUnavailableError of `make`'s workers may.
         """
         rows = [_Row(tasks.slice(n, 1), timeout_s) for n in range(tasks.num_rows)]
         with self._changed:
@@ -103,16 +105,19 @@ class Crew:
     def _work(self, worker: StandingWorker) -> None:
         """Row after row, until none has come for a while, or no worker comes."""
         came = True
+        left: Exception = NobodyCameError()
         try:
             while self._is_something_waiting() and (came := worker.is_ready(_STANDS_S)):
                 row = self._taken(worker)
                 if row is not None:
                     row.go_through(worker)
+        except SparkError as error:  # nobody can come
+            came, left = False, error
         finally:
             worker.release()
             for row in self._left_by(worker, came=came):
                 if row.result.set_running_or_notify_cancel():
-                    row.result.set_exception(NobodyCameError())
+                    row.result.set_exception(left)
 
     def _taken(self, worker: StandingWorker) -> _Row | None:
         """The next row for a worker that is ready."""

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from etl.settings import Spark
+from etl.spark import session as spark_session
 from etl.spark.crew import Crew, NobodyCameError
 from etl.spark.frame import TaskFrame
 from etl.spark.job import stream
@@ -35,6 +36,7 @@ class SparkFunction:
         """
         spark, server = session
         self._spark = spark
+        self._server = server
         self._judge = judge
         self._frame = TaskFrame(spark, function, *schemas)
         self._standing = StandingWorker(spark, server, function, schemas)
@@ -44,7 +46,8 @@ class SparkFunction:
     def __call__(self, tasks: pa.Table, timeout_s: float, *, alone: bool) -> Iterator[pa.RecordBatch]:
         """What the function makes of these rows, as it comes. `alone`: one worker sees to all of them, one call at a
         time; otherwise rows are worked on side by side. After `timeout_s` without a word the call is given up. Raises
-        SparkError, which a WorkerError is too.
+        SparkError, which a WorkerError is too, and a SparkUnavailableError: the server was away before anybody had
+        begun.
         """
         with self._judge.telling():
             if alone:
@@ -60,6 +63,7 @@ class SparkFunction:
                     return
                 except NobodyCameError:
                     pass
+            spark_session.reach(self._server)
             yield from stream(self._spark, self._frame.of(tasks), timeout_s)
 
     def stand_by(self) -> None:

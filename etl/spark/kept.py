@@ -63,10 +63,10 @@ class KeptFunction:
         self._check: Callable[[], None] = _nothing
 
     def connect(self, timeout_s: float, check: Callable[[], None] = _nothing) -> None:
-        """Have a session. The first one is waited for, up to `timeout_s`; where that fails, and where one was lost, one
-        is asked for behind the caller's back, and its worker stands by before it is used. `check` is called before each
-        attempt, which breaks off what others have under way in the same role; what it raises ends the asking, and the
-        next call raises it, unless that comes with another `check`.
+        """Have a session. Where the server takes connections the first one is waited for, up to `timeout_s`; where that
+        fails, and where one was lost, one is asked for behind the caller's back, and its worker stands by before it is
+        used. `check` is called before each attempt, which breaks off what others have under way in the same role; what
+        it raises ends the asking, and the next call raises it, unless that comes with another `check`.
 
         Raises SparkUnavailableError, SettingsError, and what `check` raises.
         """
@@ -85,7 +85,7 @@ class KeptFunction:
                 return
         check()
         try:
-            spark, function = self._connected(timeout_s)
+            spark, function = self._connected_at_once(timeout_s)
         except SparkUnavailableError:
             with self._changed:
                 if self._function is None and self._asking is None:
@@ -105,11 +105,17 @@ class KeptFunction:
             return
         try:
             yield from function(tasks, timeout_s, alone=alone)
+            return
         except WorkerError:
             raise
+        except SparkUnavailableError:
+            self._lose(function)
+            if not (is_small and alone):
+                raise
         except SparkError:
             self._lose(function)
             raise
+        yield from self._mapped_here(tasks)
 
     def interrupt(self) -> None:
         """End the jobs that are under way."""
@@ -131,9 +137,9 @@ class KeptFunction:
         spark = spark_session.connect(self._place, timeout_s)
         return spark, SparkFunction((spark, self._place.server), self._map, self._schemas, self._judge)
 
-    def _connected_again(self) -> tuple[Any, SparkFunction]:
+    def _connected_at_once(self, timeout_s: float = _CONNECT_S) -> tuple[Any, SparkFunction]:
         spark_session.reach(self._place.server)
-        return self._connected(_CONNECT_S)
+        return self._connected(timeout_s)
 
     def _lose(self, function: SparkFunction) -> None:
         """Of several callers that meet the loss the first one sees to it."""
@@ -145,7 +151,7 @@ class KeptFunction:
         _let_go(spark, function)
 
     def _asked(self) -> _Asking:
-        return _Asking(self._connected_again, self._take, self._check)
+        return _Asking(self._connected_at_once, self._take, self._check)
 
     def _take(self, asking: _Asking, spark: Any, function: SparkFunction) -> bool:
         """Whether what was asked for is still wanted."""

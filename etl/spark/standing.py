@@ -24,6 +24,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from etl.settings import Spark
+from etl.spark import session as spark_session
 from etl.spark._line import ALIVE, BATCH, CALL, END, FAILED, Line
 from etl.spark.errors import SparkError, from_worker
 from etl.spark.frame import TaskFrame
@@ -71,7 +72,8 @@ class StandingWorker:
 
     def is_ready(self, stands_s: float | None = None) -> bool:
         """Whether a worker stands by; begins one if none does, or it has stood for `stands_s`, and waits until it has
-        come. False if none comes: then it is not tried again for a while.
+        come. False if none comes: then it is not tried again for a while. Raises SparkUnavailableError where the server
+        is away, or goes meanwhile.
         """
         now = time.monotonic()
         if self._line is not None and now >= self._came + (_STANDS_S if stands_s is None else stands_s):
@@ -125,6 +127,7 @@ class StandingWorker:
         if self._jobs:
             self._jobs[-1].over.wait(_ENDS_S)
         self._end_frozen()
+        spark_session.reach(self._server)  # pyspark tries for seconds
         key = secrets.token_bytes(32)
         with socket.create_server((own_address(self._server.remote), 0)) as listener:
             host, port = listener.getsockname()[:2]
@@ -132,12 +135,15 @@ class StandingWorker:
             deadline = time.monotonic() + _COMES_S
             while not (job.is_over or self._is_let_go) and time.monotonic() < deadline:
                 listener.settimeout(0.1)
-                with contextlib.suppress(TimeoutError):
+                try:
                     line = _met(listener.accept()[0], key)
-                    if line is not None:
-                        self._said = False
-                        self._jobs.append(job)
-                        return line
+                except TimeoutError:
+                    spark_session.reach(self._server)
+                    continue
+                if line is not None:
+                    self._said = False
+                    self._jobs.append(job)
+                    return line
         job.cancel()
         if not (self._said or self._is_let_go):
             self._said = True

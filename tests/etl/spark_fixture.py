@@ -70,7 +70,8 @@ class SparkServer:
         try:
             yield
         finally:
-            self._process.send_signal(signal.SIGCONT)
+            if self._process is not None:  # it may have been killed meanwhile
+                self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """kill -9, with its Python workers: they have a group of their own, and would answer for a moment longer."""

@@ -11,7 +11,7 @@ import pytest
 
 from etl.spark import crew
 from etl.spark.crew import Crew, NobodyCameError
-from etl.spark.errors import SparkError
+from etl.spark.errors import SparkError, SparkUnavailableError
 from etl.spark.worker import TEXTS
 
 
@@ -99,3 +99,17 @@ def test_one_failed_row_fails_its_call_alone() -> None:
         with pytest.raises(SparkError, match="gone"):
             calls(table("c", "bad", "d"), 60)
         assert texts(good.result()) == ["a", "b"]
+
+
+class Lost(Member):
+    """A member whose server has gone."""
+
+    def is_ready(self, stands_s: float) -> bool:
+        raise SparkUnavailableError("nobody takes connections")
+
+
+def test_rows_whose_server_is_away_are_told_so_and_arent_tried_as_a_job() -> None:
+    calls = crew_of(Lost(None, str.upper))
+    for _ in range(2):
+        with pytest.raises(SparkUnavailableError, match="nobody takes connections"):
+            calls(table("a", "b"), 60)

@@ -136,9 +136,9 @@ def unreached(tmp_path: Path) -> Iterator[KeptFunction]:
 
 
 def test_small_calls_go_on_in_a_process_that_begins_while_spark_is_away(unreached: KeptFunction) -> None:
-    with pytest.raises(SparkUnavailableError):
-        unreached.connect(0)
-    unreached.connect(0)
+    with pytest.raises(SparkUnavailableError, match="nobody takes connections"):  # so it isn't waited for
+        unreached.connect(200)
+    unreached.connect(200)
     assert ask(unreached, "a") == ("a", os.getpid())
     with pytest.raises(SparkUnavailableError, match=r"nobody takes connections at sc://127\.0\.0\.1:1"):
         ask(unreached, "a", is_small=False)
@@ -190,6 +190,44 @@ def test_a_new_claim_isnt_refused_for_the_one_before(unreached: KeptFunction, *,
         assert ask(unreached, text) == (text, os.getpid())
         unreached.connect(0, second.check)
         time.sleep(0.2)
+
+
+def test_a_function_whose_worker_was_just_let_go_maps_small_calls_here_once_the_server_is_gone(
+    spark_server: SparkServer, tmp_path: Path
+) -> None:
+    function = KeptFunction(Place(Spark(spark_server.remote), "changed", tmp_path.as_uri()), work(), (TEXTS, TEXTS))
+    try:
+        function.connect(200)
+        assert ask(function, "a")[1] != os.getpid()
+        assert function._function is not None
+        function._function.release()
+        spark_server.kill()
+        assert ask(function, "b") == ("b", os.getpid())
+        with pytest.raises(SparkUnavailableError):
+            ask(function, "c", is_small=False)
+    finally:
+        function.close()
+        if not spark_server.is_running:
+            spark_server.start()
+
+
+def test_a_server_that_goes_while_its_worker_is_awaited_is_away(spark_server: SparkServer, tmp_path: Path) -> None:
+    function = KeptFunction(Place(Spark(spark_server.remote), "awaited", tmp_path.as_uri()), work(), (TEXTS, TEXTS))
+    answers: list[tuple[str, int]] = []
+    asking = threading.Thread(target=lambda: answers.append(ask(function, "a")), daemon=True)
+    try:
+        function.connect(200)
+        with spark_server.frozen():
+            asking.start()
+            asking.join(1)
+            assert asking.is_alive() and not answers, "a server that takes connections is waited for"
+            spark_server.kill()
+        asking.join(60)
+        assert answers == [("a", os.getpid())]
+    finally:
+        function.close()
+        if not spark_server.is_running:
+            spark_server.start()
 
 
 def deadly(caller: int, here: Path):
