@@ -20,6 +20,7 @@ from etl.prepare import BatchDocument, BegunFlight, CountedBefore, WindowDocumen
 from etl.recorded_schema import RecordedSchema
 from etl.steps import CommitDetail, Step, lists_from_batches, to_batches
 from relay import Appointment, Part
+from relay.url import local_folder
 
 Prepare = Callable[[BatchDocument], Iterator[pa.RecordBatch]]
 """From windows to record batches in STEP_SCHEMA."""
@@ -38,10 +39,13 @@ class Ahead:
         self, relay: AppliedLog, prepare: Prepare, limits: Limits, checkpoint: Checkpoint, until_ts: int | None = None
     ) -> None:
         """The flight of `checkpoint` is the first batch; batches that begin before its `safe_until` are prepared for
-        safe mode. `until_ts`: nothing after this TSO.
+        safe mode; neither is cut, as it may be downstream in part. `until_ts`: nothing after this TSO.
         """
         self._relay = relay
         self._prepare = prepare
+        self._limits = limits
+        # Before each commit it is looked what operators want, which costs a request in an object store.
+        self._is_far = local_folder(relay.url) is None
         self._checkpoint = checkpoint
         self._room = threading.Semaphore(1)
         self._queue = Queue(_WAITING_BYTES)
@@ -135,13 +139,15 @@ class Ahead:
         described = BatchDocument.of(batch.windows, batch.after_ts, batch.hi).decided(batch.decisions)
         flight = self._checkpoint.flight
         is_begun = flight is not None and batch.after_ts < flight.until
+        safe = batch.after_ts < self._checkpoint.safe_until
         return replace(
             described,
-            safe=batch.after_ts < self._checkpoint.safe_until,
+            safe=safe,
             mended=batch.mended,
             flight=BegunFlight(flight.until, frozenset(flight.left_out)) if flight is not None and is_begun else None,
             behind=self._behind(described.windows),
             counted_before=self._counted_before(described.windows[0]),
+            cut_tables=None if safe or is_begun or self._is_far else self._limits.cut_tables,
         )
 
     def _behind(self, windows: Sequence[WindowDocument]) -> dict[int, tuple[tuple[Part, ...], ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from etl.apply._batch import Batch
 from relay import Decision, RelayLog
 
 log = logging.getLogger("sluice.apply")
@@ -17,6 +18,17 @@ def note_used(relay: RelayLog, decisions: Sequence[Decision]) -> list[str]:
     for line in said:
         log.warning("%s", line)
     return said
+
+
+def note_passed(relay: RelayLog, batch: Batch, through_ts: int) -> list[str]:
+    """Both of a batch of which only a part was committed, through `through_ts`, before something came in between: what
+    is prepared next begins behind it. What was said.
+    """
+    if through_ts <= batch.after_ts:
+        return []
+    now = relay.decisions.list(batch.after_ts, min(through_ts, batch.hi))
+    used = [decision for decision in batch.decisions if decision.commit_ts <= through_ts]
+    return note_used(relay, used) + note_late(relay, now, batch.decisions)
 
 
 def note_late(relay: RelayLog, now: Sequence[Decision], known: Sequence[Decision]) -> list[str]:

@@ -19,7 +19,7 @@ from etl.apply._appointments import AppointmentKeeper
 from etl.apply._batch import Batch, DecidedAnewError, HeldError, StoppedError, check_not_held, decided_about
 from etl.apply._batch_size import BatchSize
 from etl.apply._counting import Counting
-from etl.apply._decided import note_late, note_used
+from etl.apply._decided import note_late, note_passed, note_used
 from etl.apply._poison import name_poison
 from etl.apply._prepare_job import SparkPreparer
 from etl.apply._refusal import check_refusal
@@ -145,6 +145,8 @@ class _Loop:
         self._ahead: Ahead | None = None
         self._batch: Batch | None = None
         """What is being written, or was last, since the checkpoint was read."""
+        self._begun: Batch | None = None
+        """What was being written and isn't known to be done."""
 
     def run(self) -> ApplySummary:
         while not self._is_over():
@@ -183,12 +185,15 @@ class _Loop:
         await_copy(self._relay, self._pipeline.downstream, lambda: read_checkpoint(target, cluster_id) is not None)
         self._sole.check()
         checkpoint = self._recover()
+        if self._begun is not None:
+            self._summary.warn(note_passed(self._relay, self._begun, checkpoint.commit_ts))
+            self._begun = None
         self._ahead = Ahead(self._relay, self._prepare, self._size, checkpoint, self._limits.until_ts)
         for item in self._ahead.items(self._is_over_for_sole_writer):
             if isinstance(item, Appointment):
                 self._keep(item, self._ahead)
                 continue
-            self._batch = item
+            self._batch = self._begun = item
             self._write(item)
 
     def _recover(self) -> Checkpoint:
@@ -223,6 +228,7 @@ class _Loop:
         self._upkeep.at(batch.hi)
         self._summary.warn(note_used(relay, batch.decisions))
         self._summary.warn(note_late(relay, decided_about(relay, batch), batch.decisions))
+        self._begun = None
         self._waiting.over()
 
     def _keep(self, appointment: Appointment, ahead: Ahead) -> None:

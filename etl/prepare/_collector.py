@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from etl.prepare._cuts import cuts
 from etl.prepare._documents import BatchDocument
 from etl.prepare._late_changes import Move, kept_changes
 from etl.prepare._options import PrepareOptions
@@ -33,6 +34,8 @@ class Collector:
         self._schemas = schemas
         # In safe mode, and for a flight that is written again, one session does it all, whatever the sink has.
         self._shape = find_shape("net" if safe or replayed else options.shape)
+        # Elsewhere a commit step isn't all that ends a transaction.
+        self._cut_tables = batch.cut_tables if self._shape is find_shape("net") else None
         self._safe = safe
         self._replayed = replayed
         self._workers = options.workers
@@ -113,9 +116,28 @@ class Collector:
         yield from self._flush(self._after_ts, commit_ts, schema_version)
 
     def _flush(self, after_ts: int, commit_ts: int, schema_version: int | None) -> Iterator[Step]:
+        *firsts, last = self._cut()
+        for piece in firsts:
+            through = int(piece["commit_ts"][-1].as_py())
+            yield from self._steps(piece, after_ts, through, None)
+            after_ts = through
+        yield from self._steps(last, after_ts, commit_ts, schema_version)
+        self._loose = set()
+
+    def _cut(self) -> list[pa.Table]:
+        """What was added, in one piece, or in several that are to be committed one by one."""
+        table = pa.concat_tables(self._pieces or [PART_SCHEMA.empty_table()]).combine_chunks()
+        self._pieces = []
+        if self._cut_tables is None:
+            return [table]
+        places = cuts(table["table_id"].to_numpy(), table["commit_ts"].to_numpy(), self._cut_tables)
+        ends = [*places, table.num_rows]
+        return [table.slice(begin, end - begin) for begin, end in zip([0, *places], ends, strict=True)]
+
+    def _steps(self, table: pa.Table, after_ts: int, commit_ts: int, schema_version: int | None) -> Iterator[Step]:
         changes = rows = 0
-        if self._pieces or self._taken_back:
-            segment = self._segment(after_ts, commit_ts)
+        if table.num_rows or self._taken_back:
+            segment = self._segment(table, after_ts, commit_ts)
             changes = sum(len(places) for _, places in segment.tables)
             for step in self._shape(segment, self._timings, self._workers):
                 rows += step.rows
@@ -125,14 +147,12 @@ class Collector:
         yield Step(detail, commit_ts, rows=rows, changes=changes)
         self._timings.clear()
 
-    def _segment(self, after: int, through: int) -> Segment:
+    def _segment(self, table: pa.Table, after: int, through: int) -> Segment:
         started = time.perf_counter()
-        table = pa.concat_tables(self._pieces or [PART_SCHEMA.empty_table()]).combine_chunks()
-        self._pieces = []
         taken_back = self._by_table_taken_back()
         commit_ts, kinds = table["commit_ts"].to_numpy(), table["kind"].to_numpy()
         tables = []
-        loose, self._loose = self._loose, set()
+        loose = self._loose
         partial: set[int] = set()
         sources: dict[int, str] = {}
         for table_id, places, first_ts, *counts in _by_table(table["table_id"].to_numpy(), commit_ts, kinds):

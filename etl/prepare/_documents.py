@@ -134,6 +134,10 @@ class BatchDocument:
     """Ids of tables of which rows may be missing downstream, until a job has brought them."""
     rows: int | None = None
     """How many changes of the last window count, from the first on; None: all."""
+    cut_tables: int | None = None
+    """Where changes are spread over very many tables, about so many are in one downstream transaction; None: there is
+    no cut.
+    """
 
     @classmethod
     def of(cls, windows: Iterable[Window], after_ts: int | None = None, until_ts: int | None = None) -> BatchDocument:
@@ -192,6 +196,7 @@ class BatchDocument:
             "counted_before": [counted.to_json() for counted in self.counted_before],
             "mended": sorted(self.mended),
             "rows": self.rows,
+            "cut_tables": self.cut_tables,
         }
 
     def to_text(self) -> str:
@@ -226,6 +231,7 @@ class BatchDocument:
             tuple(CountedBefore.from_json(counted) for counted in document["counted_before"]),
             frozenset(document["mended"]),
             document["rows"],
+            document["cut_tables"],
         )
 
 

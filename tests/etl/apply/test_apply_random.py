@@ -60,11 +60,15 @@ def settings_for(server: MariaDBServer, url: str, max_rows: int, mode: str = "at
 @given(
     st.integers(0, 2**32), st.integers(5, 120), st.lists(st.integers(1, 40), min_size=1, max_size=4),
     st.sampled_from([1, 20, 100_000]), st.sampled_from([3, 100_000]), st.sampled_from([0, 5, FEW]),
+    st.sampled_from([1, 3, 100]),
 )  # fmt: skip
 def test_any_history_in_any_windows_ends_like_the_model(
-    mariadb: MariaDBServer, mode: str, seed: int, count: int, sizes: list[int], max_rows: int, portion: int, few: int
-) -> None:
-    """`portion`: so many rows are decoded at a time; `few`: so many changes of a table aren't divided."""
+    mariadb: MariaDBServer, mode: str, seed: int, count: int, sizes: list[int], max_rows: int, portion: int, few: int,
+    cut: int,
+) -> None:  # fmt: skip
+    """`portion`: so many rows are decoded at a time; `few`: so many changes of a table aren't divided; `cut`: where
+    they are cut a downstream transaction has so many tables.
+    """
     history = History(seed)
     history.grow(count)
     with contextlib.closing(fresh(mariadb)) as connection, tempfile.TemporaryDirectory() as folder:
@@ -74,6 +78,8 @@ def test_any_history_in_any_windows_ends_like_the_model(
             return
         config = settings_for(mariadb, f"file://{folder}", max_rows, mode)
         with (
+            mock.patch("etl.apply._batch_size._CUT_TABLES", cut),
+            mock.patch("etl.prepare._cuts._TWICE", 0),
             mock.patch("etl.shapes.few_changes.FEW", few),
             mock.patch("etl.shapes.raw_changes.PORTION_ROWS", portion),
             mock.patch("etl.shapes.table_changes.PORTION_ROWS", portion),
