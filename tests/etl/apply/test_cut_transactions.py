@@ -140,6 +140,19 @@ def test_a_process_killed_between_two_of_them_goes_on_at_the_last_one(story: Sto
     check_rows(story)
 
 
+def applied_while_decided(story: Story, monkeypatch: pytest.MonkeyPatch, decision: Decision) -> ApplySummary:
+    """The summary of applying, where an operator decides behind the second commit."""
+    commit, commits = MySQLSink._commit, itertools.count(1)
+
+    def committed(*given: Any) -> None:
+        commit(*given)
+        if next(commits) == 2:
+            story._relay.decisions.add(decision)
+
+    monkeypatch.setattr(MySQLSink, "_commit", committed)
+    return applied(story)[0]
+
+
 def test_a_decision_that_was_used_before_something_came_in_between_is_noted(
     story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,15 +160,7 @@ def test_a_decision_that_was_used_before_something_came_in_between_is_noted(
     first_ts = story._ts - 10 * COUNT
     early, later = first_ts + 10 * 5, first_ts + 10 * 300
     story._relay.decisions.add(Decision(early, SKIP, by="ann"))
-    commit, commits = MySQLSink._commit, itertools.count(1)
-
-    def committed(*given: Any) -> None:
-        commit(*given)
-        if next(commits) == 2:
-            story._relay.decisions.add(Decision(later, SKIP, by="bob"))
-
-    monkeypatch.setattr(MySQLSink, "_commit", committed)
-    summary, _ = applied(story)
+    summary = applied_while_decided(story, monkeypatch, Decision(later, SKIP, by="bob"))
     assert set(story._relay.decisions.used_ms()) == {early, later}
     assert sum(f"commit_ts {early}" in warning for warning in summary.warnings) == 1
     assert story.rows(TABLES[4].name) == [(5, 2)]
@@ -166,15 +171,7 @@ def test_a_decision_that_came_too_late_for_its_transaction_is_taken_back(
     story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = story._ts - 10 * COUNT + 10 * 5
-    commit, commits = MySQLSink._commit, itertools.count(1)
-
-    def committed(*given: Any) -> None:
-        commit(*given)
-        if next(commits) == 2:
-            story._relay.decisions.add(Decision(late, SKIP, by="ann"))
-
-    monkeypatch.setattr(MySQLSink, "_commit", committed)
-    summary, _ = applied(story)
+    summary = applied_while_decided(story, monkeypatch, Decision(late, SKIP, by="ann"))
     assert story._relay.decisions.list() == []
     assert sum("too late" in warning for warning in summary.warnings) == 1
     check_rows(story)

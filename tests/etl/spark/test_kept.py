@@ -192,42 +192,46 @@ def test_a_new_claim_isnt_refused_for_the_one_before(unreached: KeptFunction, *,
         time.sleep(0.2)
 
 
+@pytest.fixture
+def mortal(spark_server: SparkServer) -> Iterator[SparkServer]:
+    """The server, which a test may kill."""
+    yield spark_server
+    if not spark_server.is_running:
+        spark_server.start()
+
+
 def test_a_function_whose_worker_was_just_let_go_maps_small_calls_here_once_the_server_is_gone(
-    spark_server: SparkServer, tmp_path: Path
+    mortal: SparkServer, tmp_path: Path
 ) -> None:
-    function = KeptFunction(Place(Spark(spark_server.remote), "changed", tmp_path.as_uri()), work(), (TEXTS, TEXTS))
+    function = KeptFunction(Place(Spark(mortal.remote), "changed", tmp_path.as_uri()), work(), (TEXTS, TEXTS))
     try:
         function.connect(200)
         assert ask(function, "a")[1] != os.getpid()
         assert function._function is not None
         function._function.release()
-        spark_server.kill()
+        mortal.kill()
         assert ask(function, "b") == ("b", os.getpid())
         with pytest.raises(SparkUnavailableError):
             ask(function, "c", is_small=False)
     finally:
         function.close()
-        if not spark_server.is_running:
-            spark_server.start()
 
 
-def test_a_server_that_goes_while_its_worker_is_awaited_is_away(spark_server: SparkServer, tmp_path: Path) -> None:
-    function = KeptFunction(Place(Spark(spark_server.remote), "awaited", tmp_path.as_uri()), work(), (TEXTS, TEXTS))
+def test_a_server_that_goes_while_its_worker_is_awaited_is_away(mortal: SparkServer, tmp_path: Path) -> None:
+    function = KeptFunction(Place(Spark(mortal.remote), "awaited", tmp_path.as_uri()), work(), (TEXTS, TEXTS))
     answers: list[tuple[str, int]] = []
     asking = threading.Thread(target=lambda: answers.append(ask(function, "a")), daemon=True)
     try:
         function.connect(200)
-        with spark_server.frozen():
+        with mortal.frozen():
             asking.start()
             asking.join(1)
             assert asking.is_alive() and not answers, "a server that takes connections is waited for"
-            spark_server.kill()
+            mortal.kill()
         asking.join(60)
         assert answers == [("a", os.getpid())]
     finally:
         function.close()
-        if not spark_server.is_running:
-            spark_server.start()
 
 
 def deadly(caller: int, here: Path):
