@@ -1,6 +1,4 @@
-"""WriteBinlog's meaning, the same behind the lane and behind grpcio: who may write what, and what is no
-binlog at all.
-"""
+"""WriteBinlog's meaning: who may write what, and what is no binlog at all."""
 
 from __future__ import annotations
 

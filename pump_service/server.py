@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from errors import SluiceError
-from pump_service.calls import Bridge, Pulls, PumpRPC, Windows
+from pump_service.calls import Pulls, Router, Windows, WindowService
 from pump_service.chores import Chores
 from pump_service.cluster import (
     CLOSING,
@@ -40,7 +39,7 @@ from pump_service.http import Api, Http1, debug
 from pump_service.ingest import Ingest, Terms
 from pump_service.lane import LaneContext, LaneLimits
 from pump_service.metrics import Metrics
-from pump_service.store import Store
+from pump_service.store import Store, failpoints
 from pump_service.store.errors import StoreError
 from upstream import pb
 from upstream.etcd import EtcdClient, Registry, tidb_servers
@@ -55,7 +54,6 @@ _PD_TIMEOUT_S = 3.0
 _DRAIN_S = 3.0
 _NOTICE_S = 0.3
 _VERDICTS_S = 1.0
-_UNIX_PATH_MAX = 100
 
 
 class StartError(SluiceError):
@@ -87,6 +85,7 @@ class Pump:
         """
         self._noticed = threading.Event()
         self._left = threading.Event()
+        self._stopping = threading.Event()  # calls that wait end
 
     # life
 
@@ -194,12 +193,12 @@ class Pump:
         terms = Terms(cluster_id, self._state_for_writers, time_limit)
         ingest = Ingest(terms, self._store, self.metrics, origins)
         self._pulls = Pulls(cluster_id, self._store, self.metrics.rpc)
-        grpc_path = self._grpc_path(data_dir)
-        self._rpc = PumpRPC(cluster_id, self._store, ingest, self.metrics.rpc, time_limit)
-        self._rpc.start(f"unix:{grpc_path}")
-        self._closers.callback(self._rpc.stop, 0.5)
+        windows = None
+        if not failpoints.due("rpc.no_window"):  # tests: serve what an original Pump does, and no more
+            windows = Windows(WindowService(cluster_id, self._store, time_limit, self._stopping))
+        self._closers.callback(self._stopping.set)
         self._run_loop()
-        self._call(self._bind(ingest, grpc_path))
+        self._call(self._bind(ingest, windows))
         is_new = not (data_dir / ".node").exists()
         advertised = self._advertised()
         chosen = node_id(data_dir, config.node_id, advertised)
@@ -232,14 +231,6 @@ class Pump:
         host, port = split_addr(self.config.advertise_addr)
         return self.config.advertise_addr if port else f"{host}:{self.address.rsplit(':', 1)[1]}"
 
-    def _grpc_path(self, data_dir: Path) -> str:
-        path = str(data_dir.resolve() / ".grpc.sock")
-        if len(path.encode()) > _UNIX_PATH_MAX:
-            path = self._closers.enter_context(tempfile.TemporaryDirectory(prefix="sluice-pump-")) + "/grpc.sock"
-        with contextlib.suppress(FileNotFoundError):
-            Path(path).unlink()  # left by a pump that was killed; the data directory is ours
-        return path
-
     def _run_loop(self) -> None:
         self._loop = asyncio.new_event_loop()
         thread = threading.Thread(target=self._loop.run_forever, name="pump-loop", daemon=True)
@@ -256,15 +247,14 @@ class Pump:
     def _call(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
 
-    async def _bind(self, ingest: Ingest, grpc_path: str) -> None:
+    async def _bind(self, ingest: Ingest, windows: Windows | None) -> None:
         config = self.config
         api = Api(self, self.metrics.registry)
         self._closers.callback(api.close)
-        self._front = Front(grpc_path, lambda: Http1(api.handle), config.security, descriptors.for_connections())
-        windows = Windows(self._rpc.windows) if self._rpc.windows is not None else None
-        self._bridge = Bridge(f"unix:{grpc_path}", self._pulls, windows)
+        self._front = Front(lambda: Http1(api.handle), config.security, descriptors.for_connections())
+        self._router = Router(self._pulls, windows)
         limits = replace(LaneLimits(), message=config.max_message_size)
-        self._lanes = LaneContext(self._loop, ingest, limits, self._front.splice, self._bridge)
+        self._lanes = LaneContext(self._loop, ingest, limits, self._router)
         self._front.use(self._lanes)
         self._keeping_house = self._loop.create_task(self._lanes.keep_house())
         host, port = split_addr(config.addr)
@@ -286,7 +276,7 @@ class Pump:
     async def _end_front(self) -> None:
         self._keeping_house.cancel()
         self._front.stop_accepting()
-        await self._bridge.close()
+        self._router.stop()
         self._front.close_all()
 
     # the steps of leaving
@@ -299,13 +289,12 @@ class Pump:
             self._noticed.set()  # from now on no Prewrites
             # What was admitted as a Prewrite before the state changed is with the store after this.
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result(10)
-            self._rpc.settle()
             if action == "close":
                 safe = self._chores.wait_safe_to_offline(self._hurry)
                 state = OFFLINE if safe else CLOSING
             else:
                 self._await_verdicts()
-            self._rpc.stop_pulls()
+            self._stopping.set()
             self._pulls.stop()
             drained = asyncio.run_coroutine_threadsafe(self._drain(), self._loop)
             self._node.leave(state)
@@ -335,7 +324,7 @@ class Pump:
 
     async def _drain(self) -> None:
         self._front.stop_accepting()
-        self._bridge.stop()
+        self._router.stop()
         await self._lanes.drain(_DRAIN_S)
 
 

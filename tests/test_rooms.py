@@ -107,7 +107,7 @@ PUMP_SERVICE = {
     "cluster": {"store"},
     "ingest": {"cluster", "metrics", "store"},
     "lane": {"cluster", "ingest", "kernel", "store"},
-    "calls": {"cluster", "ingest", "kernel", "lane", "metrics", "store"},
+    "calls": {"cluster", "kernel", "lane", "metrics", "store"},
     "front": {"config", "lane"},
     "http": {"metrics"},
     "heap": set(),

@@ -1,8 +1,6 @@
 """Read of `sluice.Window` on a lane connection.
 
-By way of the grpcio server every byte of a window is copied from thread to thread there, and once more from its
-connection to the client's. Here a thread encodes the window, a little ahead, and the loop sends that as it is, as the
-client's windows allow.
+A thread encodes the window, a little ahead, and the loop sends that as it is, as the client's windows allow.
 """
 
 from __future__ import annotations
@@ -149,7 +147,7 @@ class _Reading:
                 self._in_loop(partial(self._pieces.put_nowait, piece))
         except CallRefusedError as refused:
             refusal = refused
-        except Exception as error:  # the client is told, as grpcio would
+        except Exception as error:  # the client gets its text
             refusal = CallRefusedError(grpc.StatusCode.UNKNOWN, str(error))
         finally:
             pieces.close()

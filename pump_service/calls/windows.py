@@ -1,8 +1,7 @@
 """The calls of `sluice.Window` on a lane connection: Bounds and Await here, which are small, Read in `window_reads`.
 
-Landing makes ten of them a second. By way of the grpcio server each costs several threads' wake-ups and is copied from
-one connection to another; here it is one thread's, which may wait for the store. Bounds of a window that holds nothing
-are answered by the loop itself: with many pumps and little traffic that is most of them.
+Landing makes ten of them a second. Each takes one thread, which may wait for the store. Bounds of a window that holds
+nothing are answered by the loop itself: with many pumps and little traffic that is most of them.
 """
 
 from __future__ import annotations

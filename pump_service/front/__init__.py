@@ -3,7 +3,6 @@
 from pump_service.front.admission import Admission
 from pump_service.front.descriptors import for_connections, raise_limit
 from pump_service.front.port import Front
-from pump_service.front.splice import Splices
 from pump_service.front.tls import client_tls, server_context
 
-__all__ = ["Admission", "Front", "Splices", "client_tls", "for_connections", "raise_limit", "server_context"]
+__all__ = ["Admission", "Front", "client_tls", "for_connections", "raise_limit", "server_context"]

@@ -12,8 +12,6 @@ _log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 8192
 """descriptors that connections may hold, if the limit of open files allows as many"""
-SPLICED = 2
-"""descriptors that a connection to the grpcio server takes besides its own"""
 _REPORT_S = 10.0
 
 

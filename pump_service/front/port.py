@@ -1,4 +1,4 @@
-"""The one address: looks at a connection's first bytes and gives it to the lane, to grpcio or to HTTP/1."""
+"""The one address: looks at a connection's first bytes and gives it to the lane or to HTTP/1."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from weakref import WeakSet
 
 from pump_service.config import Security
 from pump_service.front.admission import MAX_CONNECTIONS, Admission
-from pump_service.front.splice import Splices
 from pump_service.front.tls import allowed
 from pump_service.lane import Lane, LaneContext
 from pump_service.lane.frames import PREFACE
@@ -29,11 +28,10 @@ _USER_TIMEOUT_MS = 30_000
 
 
 class Front:
-    """Accepts connections. `grpc_path` is the Unix socket of the grpcio server, `http1` makes a protocol for HTTP/1."""
+    """Accepts connections. `http1` makes a protocol for HTTP/1."""
 
     def __init__(
         self,
-        grpc_path: str,
         http1: Callable[[], asyncio.Protocol],
         security: Security,
         descriptors: int = MAX_CONNECTIONS,
@@ -41,8 +39,6 @@ class Front:
         """`descriptors`: how many connections may hold."""
         self.security = security
         self.admission = Admission(descriptors)
-        self._splices = Splices(grpc_path, self.admission)
-        self.splice = self._splices.join
         self._http1 = http1
         self._context: LaneContext | None = None
         self._listening: list[tuple[socket.socket, ssl.SSLContext | None]] = []
@@ -128,7 +124,6 @@ class Front:
         """Close what is still open."""
         for task in (*self._greeting,):
             task.cancel()
-        self._splices.cancel()
         for transport in list(self.connections):
             sock = transport.get_extra_info("socket")
             # asyncio can't abort one that was closed with bytes to send, has sent them and is gone.

@@ -1,8 +1,4 @@
-"""One HTTP/2 connection. WriteBinlog calls are answered here, all those of a read together; PullBinlogs and those of
-sluice.Window, too.
-
-The first request decides: if it is another one, the connection is given to the grpcio server (`undecided.py`).
-"""
+"""One HTTP/2 connection. WriteBinlog calls are answered here, all those of a read together; others by the bridge."""
 
 from __future__ import annotations
 
@@ -19,9 +15,8 @@ from pump_service.lane.bridged import Bridged
 from pump_service.lane.context import LaneContext
 from pump_service.lane.header_blocks import HeaderBlocks, unpad
 from pump_service.lane.hpack import Headers, HpackDecoder, HpackError
-from pump_service.lane.requests import is_pull, is_window, is_write
+from pump_service.lane.requests import is_write
 from pump_service.lane.sender import Sender
-from pump_service.lane.undecided import Undecided
 from pump_service.lane.uploads import Uploads, too_long
 from pump_service.lane.wire import Wire
 from pump_service.store import Record
@@ -48,8 +43,8 @@ class Lane(asyncio.Protocol):
         self._decoded: Headers | HpackError | None = None  # of the block that comes next
         self._rest = b""
         self._preface = False
-        self._undecided: Undecided | None = Undecided()
-        self._uploads = Uploads(self._limits.message, context.uploads, self._out, self.flush)
+        self._called = False  # a first call has come
+        self._uploads = Uploads(self._limits, context.uploads, self._out, self.flush)
         self._open = self._uploads.open
         self._last = self._seen = 0
         self._received = 0
@@ -75,7 +70,13 @@ class Lane(asyncio.Protocol):
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple):
             self.origin = self._context.ingest.connect(name[0])
-        transport.write(f.settings({}))
+        limits = self._limits
+        settings = {
+            f.SETTING_MAX_CONCURRENT_STREAMS: limits.streams,
+            f.SETTING_INITIAL_WINDOW_SIZE: limits.stream_window,
+            f.SETTING_MAX_HEADER_LIST_SIZE: limits.header_block,
+        }
+        transport.write(f.settings(settings) + f.window_update(0, f.MAX_WINDOW - f.DEFAULT_WINDOW))
         if self._context.full:
             self.hold(on=True)
 
@@ -114,6 +115,7 @@ class Lane(asyncio.Protocol):
             self._slow_down()
         if self._last != self._seen:
             self._seen = self._last
+            self._called = True
             self._used = time.monotonic()
         if self._records:
             records, self._records = self._records, []
@@ -190,9 +192,9 @@ class Lane(asyncio.Protocol):
         idle = now - self._used
         if self._waiting or self._bridged.count:
             return
-        if self._undecided is not None:
-            if idle > self._limits.undecided_s:
-                self._fail(f.NO_ERROR, f"no call in {self._limits.undecided_s:.0f} s")
+        if not self._called:
+            if idle > self._limits.first_call_s:
+                self._fail(f.NO_ERROR, f"no call in {self._limits.first_call_s:.0f} s")
         elif not self._leaving:
             if idle > self._limits.idle_s:
                 self._leaving = now
@@ -256,7 +258,7 @@ class Lane(asyncio.Protocol):
         blocks = self._blocks
         largest = min(self._limits.message + 5, f.MAX_FRAME)
         while end - pos >= 9:
-            if kernel.IS_COMPILED and buf[pos + 3] <= f.HEADERS and self._undecided is None:
+            if kernel.IS_COMPILED and buf[pos + 3] <= f.HEADERS:
                 pos = self._usual_calls(buf, pos, largest)
                 if end - pos < 9:
                     break
@@ -294,11 +296,6 @@ class Lane(asyncio.Protocol):
                         self._headers(stream, flags, block)
             else:
                 self._control(kind, flags, stream, buf[start:stop])
-            if self._undecided is not None:
-                self._undecided.note(kind, flags, buf[pos:stop])
-                if self._wire.closing:  # spliced away: the rest belongs to the other server
-                    self._hand_over(buf[stop:])
-                    return b""
             pos = stop
         return buf[pos:]
 
@@ -333,35 +330,6 @@ class Lane(asyncio.Protocol):
         here = len(self._open) + len(self._streams) + len(self._probes)
         return here + self._waiting + self._bridged.count + self._sender.blocked
 
-    def _decide(self, *, is_ours: bool) -> None:
-        """The first request says what the connection is for."""
-        if not is_ours:
-            self._wire.closing = True
-            return
-        self._undecided = None
-        self._uploads.window = self._limits.stream_window
-        self._out += [
-            f.settings(
-                {
-                    f.SETTING_MAX_CONCURRENT_STREAMS: self._limits.streams,
-                    f.SETTING_INITIAL_WINDOW_SIZE: self._uploads.window,
-                    f.SETTING_MAX_HEADER_LIST_SIZE: self._limits.header_block,
-                }
-            ),
-            f.window_update(0, f.MAX_WINDOW - f.DEFAULT_WINDOW),
-        ]
-
-    def _hand_over(self, rest: bytes) -> None:
-        undecided, self._undecided = self._undecided, None
-        assert undecided is not None
-        self._context.lanes.discard(self)
-        self._context.splice(
-            self._wire.give_away(),
-            undecided.replay(rest),
-            undecided.settings,
-            our_ack_pending=undecided.our_ack_pending,
-        )
-
     def _headers(self, stream: int, flags: int, block: bytes) -> None:
         decoded, self._decoded = self._decoded, None
         if isinstance(decoded, HpackError):
@@ -382,7 +350,7 @@ class Lane(asyncio.Protocol):
             self._out.append(f.reset(stream, f.REFUSED_STREAM))
             self._allowance.left -= 1
             return
-        if headers is self._write_headers and self._undecided is None and not flags & f.END_STREAM:
+        if headers is self._write_headers and not flags & f.END_STREAM:
             opened[stream] = None  # as `begin`; nearly every call is this one
             return
         writes = is_write(headers)
@@ -391,10 +359,6 @@ class Lane(asyncio.Protocol):
                 headers,
                 block,
             )  # the decoder gives the same object for the same bytes
-        if self._undecided is not None:
-            self._decide(is_ours=writes or is_pull(headers) or is_window(headers))
-            if self._wire.closing:
-                return
         self._uploads.begin(stream, None if writes else headers)
         if flags & f.END_STREAM:
             self._data(f.END_STREAM, stream, b"")

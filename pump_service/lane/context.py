@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from pump_service.lane.frames import CANCEL
 from pump_service.lane.limits import LaneLimits
-from pump_service.lane.roles import Bridge, Connection, Ingest, Splice
+from pump_service.lane.roles import Bridge, Connection, Ingest
 from pump_service.lane.uploads import UploadBudget
 from pump_service.store import Record
 from upstream.binlog_kinds import PREWRITE
@@ -64,16 +64,13 @@ class _Batch(NamedTuple):
 class LaneContext:
     """Hands batches of calls to the store and gives each connection its verdicts, in the loop's thread.
 
-    `splice` takes over a connection that isn't WriteBinlog's; `bridge` answers another call on a lane connection.
+    `bridge` answers a call that isn't WriteBinlog.
     """
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, ingest: Ingest, limits: LaneLimits, splice: Splice, bridge: Bridge
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, ingest: Ingest, limits: LaneLimits, bridge: Bridge) -> None:
         self.loop = loop
         self.ingest = ingest
         self.limits = limits
-        self.splice = splice
         self.bridge = bridge
         self.lanes: set[Connection] = set()
         self.uploads = UploadBudget(limits.partial, limits.share)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+OTHER_MESSAGE_BYTES = 64 << 10
+"""The request of a call other than WriteBinlog, also when it is expanded: all of them are a few numbers."""
+
 
 @dataclass(frozen=True, slots=True)
 class LaneLimits:
@@ -20,5 +23,5 @@ class LaneLimits:
     queued: int = 64 << 20  # handed to the store and not yet durable, over all connections
     stream_window: int = 1 << 20
     idle_frames: int = 5000  # that carry no call, a second; beyond, the connection isn't read for a while (count)
-    undecided_s: float = 30.0  # a connection without a first call is closed
+    first_call_s: float = 30.0  # a connection without a first call is closed
     idle_s: float = 3600.0  # a connection without calls is asked to go, and closed

@@ -97,13 +97,5 @@ class Connection(Protocol):
         """Close for good."""
 
 
-class Splice(Protocol):
-    """Takes over a connection that isn't WriteBinlog's."""
-
-    def __call__(
-        self, transport: asyncio.Transport, first: bytes, acks_to_drop: int, *, our_ack_pending: bool
-    ) -> None: ...
-
-
 Bridge = Callable[[Connection, int, Sequence[Header], bytes], "asyncio.Task[None]"]
 """`bridge(connection, stream, headers, body)` answers a call other than WriteBinlog."""

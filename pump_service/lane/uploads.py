@@ -10,18 +10,20 @@ from collections.abc import Callable
 
 from pump_service.lane import frames as f
 from pump_service.lane.hpack import Headers
+from pump_service.lane.limits import OTHER_MESSAGE_BYTES, LaneLimits
 
 
 class Upload:
     """A request in the making. `headers` is None for WriteBinlog."""
 
-    __slots__ = ("_body", "granted", "headers", "owner", "seen", "size", "stream")
+    __slots__ = ("_body", "expected", "granted", "headers", "owner", "seen", "size", "stream")
 
     def __init__(self, owner: Uploads, stream: int, granted: int, headers: Headers | None) -> None:
         self._body = io.BytesIO()  # many small frames take no more than their bytes
         self.owner = owner
         self.stream = stream
         self.size = 0  # bytes of body received
+        self.expected = 0  # bytes of body by its gRPC prefix, once that is there
         self.granted = granted  # bytes the client may still send
         self.headers = headers
         self.seen = time.monotonic()  # when something of the body came
@@ -107,14 +109,14 @@ class Uploads:
 
     __slots__ = ("_budget", "_flush", "_message", "_out", "_size", "open", "window")
 
-    def __init__(self, message: int, budget: UploadBudget, out: list[bytes], flush: Callable[[], None]) -> None:
-        self._message = message
+    def __init__(self, limits: LaneLimits, budget: UploadBudget, out: list[bytes], flush: Callable[[], None]) -> None:
+        self._message = limits.message
         self._budget = budget
         self._out = out
         self._flush = flush
         self._size = 0
         self.open: dict[int, Upload | None] = {}
-        self.window = f.DEFAULT_WINDOW  # what a new stream may send
+        self.window = limits.stream_window  # what a new stream may send
 
     def begin(self, stream: int, headers: Headers | None) -> None:
         """A call has been opened; `headers` None: WriteBinlog."""
@@ -137,6 +139,9 @@ class Uploads:
             self.drop(stream)
             return upload
         if before < 5 <= upload.size and self._too_long(stream, upload):
+            return None
+        if upload.size > max(5, upload.expected):
+            self.reset(stream, f.PROTOCOL_ERROR)
             return None
         small = self._size <= self._budget.share
         if not small and self._budget.over(upload):
@@ -176,9 +181,11 @@ class Uploads:
 
     def _too_long(self, stream: int, upload: Upload) -> bool:
         size = upload.announced()
-        if size <= self._message:
+        limit = self._message if upload.headers is None else OTHER_MESSAGE_BYTES
+        if size <= limit:
+            upload.expected = 5 + size
             return False
-        self._out.append(too_long(stream, size, self._message))
+        self._out.append(too_long(stream, size, limit))
         self.reset(stream, f.NO_ERROR)
         return True
 

@@ -48,13 +48,6 @@ class Wire:
         """Whether it isn't read for this reason."""
         return why in self._held
 
-    def give_away(self) -> asyncio.Transport:
-        """The transport for another protocol, being read."""
-        self.flush()
-        if self._held:
-            self.transport.resume_reading()
-        return self.transport
-
     def pause_writing(self) -> None:
         """As asyncio's protocols have it."""
         self.hold("writing", on=True)

@@ -417,3 +417,56 @@ def test_bounds_that_are_asked_for_side_by_side_are_those_of_the_call(site, clie
         begun = [reader.begin_bounds(*asked) for _ in range(3)]
         assert [one.get() for one in begun] == [reader.bounds(*asked)] * 3
         assert reader.begin_bounds(lo, site.pd.ts() + (10**9 << 18)).get() is None  # refused: bounds says why
+
+
+_GZIP = (b"grpc-encoding", b"gzip")
+
+
+def _path(path):
+    return *CALL[:2], (b":path", path), *CALL[3:]
+
+
+@pytest.mark.parametrize("path", [b"/binlog.Pump/PullBinlogs", b"/sluice.Window/Bounds", b"/binlog.Cistern/Notify"])
+def test_a_compressed_request_is_expanded_to_64_kib_at_most(site, path):
+    raw = RawClient(site.pumps[0].address)
+    bomb = gzip.compress(bytes(32 << 20))
+    assert len(bomb) < 64 << 10
+    raw.send(f.frame(f.HEADERS, f.END_HEADERS, 1, encode_headers((*_path(path), _GZIP))))
+    raw.body(1, grpc_body(bomb, compressed=1))
+    answer = raw.answer(1)
+    assert (answer.status, "larger than max" in answer.headers["grpc-message"]) == ("8", True)
+    raw.close()
+
+
+def test_the_request_of_a_call_but_write_binlog_is_refused_by_its_announced_size(site):
+    raw = RawClient(site.pumps[0].address)
+    head = encode_headers((*_path(b"/sluice.Window/Bounds"), _GZIP))
+    raw.send(f.frame(f.HEADERS, f.END_HEADERS, 1, head), f.frame(f.DATA, 0, 1, b"\1" + (1 << 20).to_bytes(4, "big")))
+    answer = raw.answer(1)
+    assert (answer.status, "larger than max" in answer.headers["grpc-message"]) == ("8", True)
+    raw.close()
+
+
+def test_a_write_is_bounded_the_same_whatever_call_came_first(site):
+    raw = RawClient(site.pumps[0].address)
+    raw.call(1, b"", _path(b"/binlog.Cistern/Notify"))
+    assert raw.answer(1).status == "0"
+    raw.send(f.frame(f.HEADERS, f.END_HEADERS, 3, encode_headers((*CALL, _GZIP))))
+    raw.body(3, grpc_body(gzip.compress(request(b"")), compressed=1))
+    assert raw.answer(3).status == "12"
+    raw.close()
+
+
+def test_more_body_than_was_announced_ends_the_call(site):
+    raw = RawClient(site.pumps[0].address)
+    raw.send(f.frame(f.HEADERS, f.END_HEADERS, 1, encode_headers(CALL)))
+    raw.send(f.frame(f.DATA, 0, 1, b"\0" + (10).to_bytes(4, "big") + bytes(11)))
+    assert raw.answer(1).reset == f.PROTOCOL_ERROR
+    raw.close()
+
+
+def test_what_no_pump_serves_is_unimplemented(site):
+    raw = RawClient(site.pumps[0].address)
+    raw.call(1, b"", _path(b"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"))
+    assert raw.answer(1).status == "12"
+    raw.close()

@@ -93,11 +93,6 @@ def collects_no_garbage():
     gc.enable()
 
 
-def test_a_window_is_read_without_the_grpc_server(served, monkeypatch):
-    monkeypatch.setattr(served.pump._front._splices, "join", None)
-    assert served.read() == served.commits
-
-
 def test_readers_that_take_nothing_make_room_for_others_and_are_told(served, monkeypatch):
     monkeypatch.setattr(window_service, "_STALLED_S", 0.1)
     stalled = [served.stalled() for _ in range(window_service.MAX_READS)]

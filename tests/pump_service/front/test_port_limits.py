@@ -63,7 +63,7 @@ def served(limits=None, http1=None, descriptors=1000):
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result(60)
 
     async def make():
-        front = Front("/nowhere", http1 or (lambda: pytest.fail("no HTTP/1 here")), Security(), descriptors)
+        front = Front(http1 or (lambda: pytest.fail("no HTTP/1 here")), Security(), descriptors)
 
         async def call(lane, stream):  # a call that never ends
             await asyncio.Event().wait()
@@ -71,7 +71,7 @@ def served(limits=None, http1=None, descriptors=1000):
         def bridge(lane, stream, headers, body):
             return loop.create_task(call(lane, stream))
 
-        context = LaneContext(loop, _Ingest(), limits or LaneLimits(), front.splice, bridge)
+        context = LaneContext(loop, _Ingest(), limits or LaneLimits(), bridge)
         front.use(context)
         host, port = await front.listen("127.0.0.1", 0, None)
         await front.serve()
@@ -294,7 +294,7 @@ def test_connections_end_below_the_limit_and_one_address_gets_half_of_it():
 
 
 def test_a_connection_that_opens_no_call_is_closed_and_one_without_calls_after_a_goodbye():
-    with served(LaneLimits(undecided_s=0.1, idle_s=0.1)) as (address, _, context):
+    with served(LaneLimits(first_call_s=0.1, idle_s=0.1)) as (address, _, context):
         silent, idle = RawClient(address), RawClient(address)
         idle.call(1, _PROBE)
         idle.answer(1)

@@ -32,7 +32,7 @@ def served(authority, tmp_path):
         return Response(200, "text/plain", b"over TLS")
 
     served = ServedLane(tmp_path / "data", LaneLimits())
-    front = Front("/nowhere", lambda: Http1(page), security)
+    front = Front(lambda: Http1(page), security)
     front.use(served.context)
     host, port = served.run(front.listen("127.0.0.1", 0, server_context(security)))
     served.run(front.serve())

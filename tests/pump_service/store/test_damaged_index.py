@@ -217,7 +217,6 @@ def test_a_power_cut_that_takes_a_block_of_the_journal_loses_no_transaction(bloc
     at = blocks[block] * 32768
     data[at : at + 32768] = bytes(32768)
     journal.write_bytes(data)
-    (cut / ".grpc.sock").unlink(missing_ok=True)
     again = Store.open(cut, OPTIONS)
     assert window(again) == paired(first + rest)
     again.close()
