@@ -166,6 +166,14 @@ class Column:
         return bool(self.generated) and not self.generated_stored
 
     @property
+    def has_blank_ends(self) -> bool:
+        """Whether an element of an ENUM or SET ends with a blank, which TiDB kept until 2020. Servers cut it off in a
+        definition, unless the column's character set is binary.
+        """
+        is_text = self.tp in (column_types.ENUM, column_types.SET) and self.charset != "binary"
+        return is_text and any(element.endswith(" ") for element in self.elems)
+
+    @property
     def fsp(self) -> int:
         """Fraction digits of a time type, 0 to 6."""
         return self.decimal if 0 < self.decimal <= 6 else 0

@@ -1,5 +1,6 @@
 """DDL jobs executed downstream."""
 
+from etl.ddl._blank_ends import mend_blank_ends
 from etl.ddl._generate import column_type, create_table
 from etl.ddl._ran import how_many_ran, not_replayable
 from etl.ddl._relax import relax
@@ -13,6 +14,7 @@ __all__ = [
     "column_type",
     "create_table",
     "how_many_ran",
+    "mend_blank_ends",
     "not_replayable",
     "relax",
 ]

@@ -12,7 +12,7 @@ from typing import Any
 
 from etl.dialect import Dialect
 from etl.formats.ddl_partitions import partition_clause, plain_name
-from etl.formats.ddl_text import charset_name, collation_name
+from etl.formats.ddl_text import charset_name, collation_name, element_type
 from etl.formats.sql_text import quote_name, quote_table
 from upstream import column_types
 from upstream.schema import STATE_PUBLIC, Column, Index, Table
@@ -67,7 +67,7 @@ def column_type(column: Column) -> str:
     if tp == column_types.JSON:
         return "JSON"
     if tp in (column_types.ENUM, column_types.SET):
-        return f"{'ENUM' if tp == column_types.ENUM else 'SET'}({','.join(quote_text(e) for e in column.elems)})"
+        return element_type(column)
     if tp in _LONG:
         return _LONG[tp][column.kind == "binary"]
     if tp in column_types.VARYING:
@@ -80,7 +80,9 @@ def column_type(column: Column) -> str:
 def column_definition(column: Column, dialect: Dialect) -> str:
     """``name type ...`` as in CREATE TABLE and ALTER TABLE ... MODIFY."""
     parts = [quote_name(column.name), column_type(column)]
-    if column.kind in ("text", "enum", "set") and column.charset:
+    if column.has_blank_ends:
+        parts.append("CHARACTER SET binary")  # in others the server cuts the blanks off
+    elif column.kind in ("text", "enum", "set") and column.charset:
         parts.append(f"CHARACTER SET {charset_name(column.charset)} COLLATE {collation_name(column.collate, dialect)}")
     if column.generated:
         parts.append(f"GENERATED ALWAYS AS ({column.generated}) {'STORED' if column.generated_stored else 'VIRTUAL'}")
@@ -178,6 +180,12 @@ def create_table(table: Table, dialect: Dialect) -> tuple[str, list[str]]:
             definition, warning = index_definition(table, index, dialect)
             lines += [definition] if definition else []
             warnings += [warning] if warning else []
+    warnings += [
+        f"column {column.name} of {table.full_name} has the character set binary: its elements end with blanks, which"
+        " servers cut off in others"
+        for column in table.columns
+        if column.public and column.has_blank_ends
+    ]
     lines += [foreign_key_definition(key) for key in table.foreign_keys]
     comment = f" COMMENT={quote_text(table.comment)}" if table.comment else ""
     counter = f" AUTO_INCREMENT={table.auto_increment}" if table.auto_increment else ""

@@ -7,11 +7,13 @@ Everything here may be repeated after a crash, as long as no later change has be
 from __future__ import annotations
 
 from errors import SluiceError
+from etl.ddl._blank_ends import mend_blank_ends
 from etl.ddl._generate import column_definition, table_options
 from etl.ddl._state import actual_columns, moving_columns, wrong_collations
 from etl.downstream import MySQLSession
 from etl.formats.ddl_columns import pair_columns
 from etl.formats.ddl_forms import held_as, is_longer
+from etl.formats.ddl_text import blank_ends
 from etl.formats.sql_text import literal_column, quote_name, quote_table
 from upstream.codec.column_value import missing_value
 from upstream.codec.columnar import arrow_type, constant
@@ -55,6 +57,11 @@ def _settle_table(session: MySQLSession, old: Table | None, table: Table, ddl: D
             f"ALTER TABLE {quote_table(table)} {', '.join(f'DROP COLUMN {quote_name(name)}' for name in gone)}"
         )
         warnings.append(f"{table.full_name}: {', '.join(gone)} dropped apart")
+    if mending := mend_blank_ends(session, table.schema_name, table.name, blank_ends(table)):
+        raise UnsettledError(
+            f"{table.full_name}: the server has cut off the blanks that elements of its ENUM or SET columns end with",
+            way_out=f"let the columns have them: {mending}; then let the task go on",
+        )
     dialect = session.dialect
     wrong = wrong_collations(table, actual, dialect)
     if wrong:

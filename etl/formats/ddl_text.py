@@ -11,6 +11,9 @@ from __future__ import annotations
 import re
 
 from etl.dialect import Dialect
+from etl.formats.sql_text import quote_name
+from upstream import column_types
+from upstream.schema import Column, Table
 
 _REST = r"""|/\*.*?\*/|--(?=\s|\Z)[^\n]*|\s+|[\w$\x80-\U0010ffff]+|."""
 _TOKEN = re.compile(r"""`(?:[^`]|``)*`|'(?:[^']|'')*'|"(?:[^"]|"")*\"""" + _REST, re.DOTALL)
@@ -38,6 +41,17 @@ def charset_name(charset: str) -> str:
 def collation_name(collation: str, dialect: Dialect) -> str:
     """TiDB's collation under the name the downstream has for it."""
     return dialect.collation(_COLLATION.get(collation.lower(), collation))
+
+
+def element_type(column: Column) -> str:
+    """Return ``ENUM('a','b')`` or ``SET(...)``, for a session without backslash escapes."""
+    elements = ",".join("'" + element.replace("'", "''") + "'" for element in column.elems)
+    return f"{'ENUM' if column.tp == column_types.ENUM else 'SET'}({elements})"
+
+
+def blank_ends(table: Table) -> tuple[str, ...]:
+    """Return name and type of each column with an element that ends with a blank."""
+    return tuple(f"{quote_name(c.name)} {element_type(c)}" for c in table.stored_columns if c.has_blank_ends)
 
 
 def is_blank(word: str) -> bool:

@@ -20,6 +20,8 @@ class Layout:
     """Those of them for which another server may compute something else."""
     left_out: tuple[str, ...] = ()
     """Columns that aren't to be written, as the server computes them."""
+    blank_ends: tuple[str, ...] = ()
+    """Quoted names and types of the ENUMs and SETs with an element that ends with a blank."""
 
     @property
     def written(self) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from errors import SluiceError
 from etl.formats.ddl_forms import unsure_columns
+from etl.formats.ddl_text import blank_ends
 from etl.formats.layout import Layout
 from etl.formats.sql_text import (
     broken_text,
@@ -128,6 +129,7 @@ def layout_of(table: Table, forms: Mapping[str, str]) -> Layout:
         tuple(name for name, form in forms.items() if form == "hex"),
         generated,
         tuple(unsure_columns(table)) if generated else (),
+        blank_ends=blank_ends(table),
     )
 
 

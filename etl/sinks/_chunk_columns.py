@@ -8,8 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from errors import Signal
+from etl.ddl import mend_blank_ends
 from etl.downstream import MySQLSession
 from etl.formats.ddl_forms import unsure_columns
+from etl.formats.ddl_text import blank_ends
 from etl.formats.sql_text import quote_name
 from etl.shapes.identity import locating_columns
 from upstream.schema import Table
@@ -127,6 +129,11 @@ class ChunkColumns:
             raise UnfitChunkError(
                 f"{session.address} computes {', '.join(unsure)} of {table.full_name} by itself, and may come to other"
                 " values than the upstream: make them plain columns"
+            )
+        if mending := mend_blank_ends(session, table.schema_name, table.name, blank_ends(table)):
+            raise UnfitChunkError(
+                f"{session.address} has cut off the blanks that elements of ENUM or SET columns of {table.full_name}"
+                f" end with: {mending}"
             )
         written = tuple(by_name[name.lower()] for name in brought if name.lower() not in computed)
         names = [column.name.lower() for column in locating_columns(table)]

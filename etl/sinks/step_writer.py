@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from etl import server_errors
+from etl.ddl import mend_blank_ends
 from etl.downstream import AHEAD, Checkpoint, Done, DownstreamError, Load, LoadOutcome, MySQLSession
 from etl.formats.deletes import counts
 from etl.formats.layout import Layout
@@ -172,6 +173,12 @@ class StepWriter:
         something else.
         """
         layout = step.detail_of(LoadDetail).layout
+        if mending := mend_blank_ends(self._session, step.schema, step.table, layout.blank_ends):
+            raise self._unfit(
+                step,
+                f"{self._session.address} has cut off the blanks that elements of its ENUM or SET columns end with",
+                f"Let the columns have them: {mending}; then let the task go on",
+            )
         if not layout.generated:
             return layout
         rows = self._session.query(
@@ -191,13 +198,16 @@ class StepWriter:
                 f"Make them plain columns with the upstream's values: ALTER TABLE {_target(step)} {changes};"
                 " then compare the rows that are there with the upstream's, and let the task go on"
             )
-            raise ApplyError(
-                f"table {step.full_name}, rows changed between commit_ts {step.detail_of(RowsDetail).first_ts} and"
-                f" {step.commit_ts}: {what}. {self._afterwards}. {way_out}",
-                f"{what}. {way_out}",
-                way_out,
-            )
+            raise self._unfit(step, what, way_out)
         return replace(layout, left_out=tuple(name for name in layout.generated if name.lower() in computed))
+
+    def _unfit(self, step: Step, what: str, way_out: str) -> ApplyError:
+        return ApplyError(
+            f"table {step.full_name}, rows changed between commit_ts {step.detail_of(RowsDetail).first_ts} and"
+            f" {step.commit_ts}: {what}. {self._afterwards}. {way_out}",
+            f"{what}. {way_out}",
+            way_out,
+        )
 
     def _check_absent(self, step: Step) -> None:
         """A table without a key, and changes that may be there already: if a row to be written or removed is there, is
@@ -378,5 +388,5 @@ def _is_small(step: Step) -> bool:
     if not isinstance(detail, RowsDetail) or detail.absent or len(step.payload) > _SMALL_BYTES:
         return False
     if isinstance(detail, LoadDetail):
-        return not detail.warnings and not detail.layout.generated
+        return not (detail.warnings or detail.layout.generated or detail.layout.blank_ends)
     return isinstance(detail, DeleteDetail) and detail.listed is None

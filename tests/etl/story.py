@@ -130,6 +130,13 @@ def table(
     )  # fmt: skip
 
 
+def wider(old: Table, *columns: Column) -> Table:
+    """`old` after ADD COLUMN."""
+    return replace(
+        old, columns=(*old.columns, *(replace(c, offset=len(old.columns) + n) for n, c in enumerate(columns)))
+    )
+
+
 def partitioned(kind: int, expr: str, *definitions: tuple[int, str, str]) -> dict[str, Any]:
     """What a table's `partition` says; of each its id, its name, and below what its rows are."""
     found = [{"id": i, "name": {"O": name, "L": name.lower()}, "less_than": [bound]} for i, name, bound in definitions]

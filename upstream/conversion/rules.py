@@ -283,8 +283,8 @@ def _to_json(value: Any, source: Column, target: Column, session: Session) -> st
             return documents.write(int(value))
         case "float" | "double" | "decimal":
             return documents.write(float(value))
-        case "enum" | "set":
-            return documents.write_bytes(as_text(value, source, session))
+        case "enum" | "set":  # read as JSON: an element that is none becomes NULL
+            return documents.parse_text(as_text(value, source, session), session)
         case "date":
             return f'"{value}"'
         case "datetime" | "timestamp":

@@ -12,8 +12,8 @@ from etl.ddl import DdlError
 from etl.ddl._generate import index_definition
 from etl.dialect import Dialect
 from tests.etl.mariadb_fixture import MariaDBServer
-from tests.etl.story import Story, column, partitioned, table
-from upstream.schema import Column, Index, Schema, Table
+from tests.etl.story import Story, column, partitioned, table, wider
+from upstream.schema import Index, Schema, Table
 
 
 @pytest.fixture
@@ -23,13 +23,6 @@ def story(mariadb: MariaDBServer, tmp_path: Path) -> Story:
 
 def simple(story: Story, number: int, name: str) -> Table:
     return story.create(table(number, name, "id int", primary="id"), f"CREATE TABLE `{name}` (`id` INT PRIMARY KEY)")
-
-
-def wider(old: Table, *columns: Column) -> Table:
-    """`old` after ADD COLUMN."""
-    return replace(
-        old, columns=(*old.columns, *(replace(c, offset=len(old.columns) + n) for n, c in enumerate(columns)))
-    )
 
 
 def test_tables_keep_their_capitals_whatever_the_statements_and_jobs_write(story: Story) -> None:

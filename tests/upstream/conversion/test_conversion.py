@@ -54,6 +54,7 @@ def converted(value: Any, source: str, target: str, session: Session = LOOSE) ->
         (b"b,a", "varchar(9)", "set('a','b')", "a,b"), (3, "int", "set('a','b')", "a,b"), (4, "int", "set('a','b')", ""),  # noqa: E501
         # JSON
         (b' {"b":1,"a":[true]} ', "varchar(30)", "json", '{"a": [true], "b": 1}'), (b"no", "varchar(9)", "json", None), ("1.50", "decimal(5,2)", "json", "1.5"),  # noqa: E501
+        (1, "enum('y','7')", "json", None), (2, "enum('y','7')", "json", "7"), (3, "set('y','z')", "json", None), (0, "set('y')", "json", None), (1, "set('[1','2]')", "json", None), (3, "set('[1','2]')", "json", "[1, 2]"),  # noqa: E501
         (255, "bit(8)", "json", '"\\ufffd"'), ("10:11:12", "time", "json", '"10:11:12.000000"'), ('"x"', "json", "varchar(9)", '"x"'), ("true", "json", "int", 1),  # noqa: E501
         (256, "int", "bit(8)", 255), (-1, "bigint", "bit(64)", (1 << 64) - 1), (5, "bit(8)", "varchar(9)", "5"),
         # a time of day is rounded for signed types, its number for unsigned ones
