@@ -55,13 +55,33 @@ def build(source: Path, target: Path) -> str:
     return ""
 
 
-def failures() -> Iterator[str]:
-    """Compiles all that are here; what couldn't be, and why."""
-    for kernel in KERNELS:
-        folder = ROOT / kernel
-        if (folder / SOURCE).exists() and (reason := build(folder / SOURCE, folder / NAME)):
-            yield f"{kernel}: {reason}: it is done in Python, which is slower"
+def failures() -> dict[str, str]:
+    """Compile every kernel that has its source here; return each kernel that failed, with the reason."""
+    reasons = {kernel: build(ROOT / kernel / SOURCE, ROOT / kernel / NAME) for kernel in _with_source()}
+    return {kernel: reason for kernel, reason in reasons.items() if reason}
+
+
+def _with_source() -> Iterator[str]:
+    return (kernel for kernel in KERNELS if (ROOT / kernel / SOURCE).exists())
+
+
+def warning(failed: dict[str, str]) -> str:
+    """Return one warning for all kernels that aren't compiled: what is slower, why, and what to do."""
+    kernels_by_reason: dict[str, list[str]] = {}
+    for kernel, reason in failed.items():
+        kernels_by_reason.setdefault(reason, []).append(kernel)
+    python = f"libpython{sys.version_info.major}.{sys.version_info.minor}-dev"
+    return "\n".join(
+        (
+            "setup: WARNING: kernels are not compiled: their slow pure-Python versions run, up to 12 times slower.",
+            "setup:   No figure of docs/performance.md holds for this installation.",
+            *(f"setup:   {reason} ({', '.join(kernels)})" for reason, kernels in kernels_by_reason.items()),
+            f"setup:   As root: apt-get install --no-install-recommends gcc libc6-dev {python}; then: bin/setup --force",
+            "",
+        )
+    )
 
 
 if __name__ == "__main__":
-    sys.stdout.writelines(f"{failure}\n" for failure in failures())
+    if failed := failures():
+        sys.stderr.write(warning(failed))
