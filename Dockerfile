@@ -11,7 +11,7 @@ FROM ${PYTHON} AS build
 ENV UV_COMPILE_BYTECODE=1 UV_LINK_MODE=copy UV_NO_CACHE=1 UV_PYTHON_DOWNLOADS=never UV_PROJECT_ENVIRONMENT=/opt/venv
 RUN python -m pip install --no-cache-dir --disable-pip-version-check uv==0.13.8
 WORKDIR /src
-COPY pyproject.toml uv.lock README.md LICENSE hatch_build.py ./
+COPY pyproject.toml uv.lock README.md LICENSE hatch_build.py airflow.cfg ./
 # what the package needs changes seldom, so it has a layer of its own
 RUN uv venv --python /usr/local/bin/python /opt/venv \
  && uv export --quiet --frozen --no-default-groups --no-emit-project --no-hashes --output-file /src/locked.txt
@@ -71,7 +71,7 @@ CMD ["python", "-m", "pump_service"]
 FROM runtime AS airflow
 COPY --from=build-without-spark /opt/venv /opt/venv
 COPY dags ./dags
-COPY embedded/launch/airflow.cfg /etc/sluice/airflow.cfg
+COPY airflow.cfg /etc/sluice/airflow.cfg
 ENV AIRFLOW_HOME=/var/lib/airflow AIRFLOW_CONFIG=/etc/sluice/airflow.cfg AIRFLOW__CORE__DAGS_FOLDER=/opt/sluice/dags
 EXPOSE 8080 8249
 HEALTHCHECK --interval=15s --timeout=15s --start-period=3m --retries=4 CMD ["python", "-m", "deploy.start.healthy", "airflow", "http://127.0.0.1:8080", "metadatabase"]

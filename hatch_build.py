@@ -1,5 +1,5 @@
 """Build hook: compiles the .proto files before a wheel or an editable install is made, and gives a wheel what only it
-needs: the versions that the tests ran with, and a recording to try it with.
+needs: the versions that the tests ran with, Airflow's settings, and a recording to try it with.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class SluiceBuildHook(BuildHookInterface):
             for name in OF_A_RECORDING:
                 included[str(root / RECORDING / name)] = f"embedded/recordings/shop/{name}"
         self._scratch = tempfile.TemporaryDirectory()
+        included[str(root / "airflow.cfg")] = "embedded/airflow.cfg"
         constraints = Path(self._scratch.name) / "constraints.txt"
         constraints.write_text(tested_versions((root / "uv.lock").read_text(encoding="utf-8")), encoding="utf-8")
         included[str(constraints)] = "embedded/constraints.txt"

@@ -18,6 +18,7 @@ DAGS = REPOSITORY / "dags"
 CONSTRAINTS = REPOSITORY / "embedded" / "constraints.txt"
 """The versions of other packages that this release was tested with. Only a wheel has it; a clone has uv.lock."""
 
+_AIRFLOW_CFG = "airflow.cfg"
 _IN_THE_WHEEL = REPOSITORY / "embedded" / "recordings"
 
 
@@ -31,6 +32,12 @@ def default_home() -> Path:
     if (REPOSITORY / "pyproject.toml").exists():
         return REPOSITORY / ".sluice"
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "sluice"
+
+
+def airflow_cfg() -> Path:
+    """Return Airflow's settings: at the top of a clone, in the folder `embedded` of an installed package."""
+    top = REPOSITORY / _AIRFLOW_CFG
+    return top if top.exists() else REPOSITORY / "embedded" / _AIRFLOW_CFG
 
 
 def recording_folder(where: str) -> Path:

@@ -126,7 +126,7 @@ def test_the_wheel_says_its_version_and_licence_and_holds_code_dags_and_one_reco
     assert metadata["Version"] == VERSION
     assert metadata["License-Expression"] == "Apache-2.0"
     assert licence == (ROOT / "LICENSE").read_bytes()
-    assert {"dags/replicate.py", "dags/operate.py", "embedded/launch/airflow.cfg"} <= set(names)
+    assert {"dags/replicate.py", "dags/operate.py", "embedded/airflow.cfg"} <= set(names)
     assert "upstream/_pb/binlog_pb2.py" in names
     played = {name for name in names if name.startswith("embedded/recordings/shop/")}
     assert {f"embedded/recordings/shop/{name}" for name in ("recording.json", "binlogs.bin.gz")} <= played

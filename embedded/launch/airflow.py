@@ -1,7 +1,7 @@
 """Airflow: api-server, scheduler, dag-processor and triggerer, with SQLite metadata and LocalExecutor.
 
-Fixed settings stand in ``airflow.cfg`` beside this file; what differs from stack to stack (paths, ports, secrets) comes
-from the environment, secrets through ``…_CMD`` so that they are in files of mode 0600 only.
+Fixed settings stand in ``airflow.cfg`` at the top of the repository; what differs from stack to stack (paths, ports,
+secrets) comes from the environment, secrets through ``…_CMD`` so that they are in files of mode 0600 only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from embedded.launch.part import LOOPBACK, NotReady, Part, Site, base_environment, get_json
-from embedded.repository import DAGS
+from embedded.repository import DAGS, airflow_cfg
 
 PORTS = ("airflow",)
 USER = "admin"
@@ -108,7 +108,7 @@ def _environment(site: Site, data: Path, port: int, dags: Path) -> dict[str, str
 
     return {
         "AIRFLOW_HOME": str(data),
-        "AIRFLOW_CONFIG": str(Path(__file__).with_name("airflow.cfg")),
+        "AIRFLOW_CONFIG": str(airflow_cfg()),
         "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{airflow_url(port)}/execution/",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
@@ -179,7 +179,7 @@ def _kept_database() -> Path:
     """Where an empty database is kept for the next stack: migrating costs some 4 s of CPU time, and gives the same each
     time. Airflow's version and settings decide what is in it; no secret does, and nothing of a stack.
     """
-    settings = hashlib.sha256(Path(__file__).with_name("airflow.cfg").read_bytes()).hexdigest()[:16]
+    settings = hashlib.sha256(airflow_cfg().read_bytes()).hexdigest()[:16]
     return KEPT / f"airflow-{version('apache-airflow-core')}-{settings}.db"
 
 

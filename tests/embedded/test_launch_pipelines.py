@@ -2,14 +2,13 @@
 
 import configparser
 import importlib
-from pathlib import Path
 
 airflow = importlib.import_module("embedded.launch.airflow")
 
 
 def test_each_pipeline_in_the_folder_adds_room_for_the_tasks_that_run_all_the_time(tmp_path):
     config = configparser.ConfigParser(interpolation=None)
-    config.read(Path(airflow.__file__).with_name("airflow.cfg"))
+    config.read(airflow.airflow_cfg())
     alone = int(config["core"]["parallelism"])
     assert airflow._several(tmp_path / "pipelines") == {}
     (folder := tmp_path / "pipelines").mkdir()
