@@ -17,10 +17,13 @@ from cli import group
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "monitoring" / "rules.yml"
+OPERATIONS = ROOT / "docs" / "operations.md"
 RUNBOOK = ROOT / "docs" / "monitoring.md"
 MINUTES = 80
 """Of each of three phases: all is well, it isn't, and it is again."""
 SHOP = 'pipeline="shop"'
+BATCHES = 'binlog_pump_storage_write_binlog_duration_time_bucket{instance="p1", type="batch"'
+PULLS = 'binlog_pump_rpc_duration_seconds_count{instance="p1", method="PullBinlogs"'
 WRITES = 'binlog_pump_rpc_duration_seconds_bucket{instance="p1", method="WriteBinlog"'
 
 
@@ -71,6 +74,26 @@ CASES: dict[str, list[Case]] = {
     "PumpReaderBehind": [
         Case('binlog_pump_detected_drainer_binlog_purge_count{instance="p1", id="drainer-1"}', 0, 1, grows=True)
     ],
+    "PumpBinlogsRefused": [Case('binlog_pump_loss_binlog_count{instance="p1"}', 0, 1, grows=True)],
+    "PumpCallsFail": [
+        Case(f'{PULLS}, label="fail"}}', 0, 1, grows=True),
+        Case(f'{PULLS}, label="succ"}}', 9, 9, grows=True),
+    ],
+    "PumpBatchSlow": [
+        Case(f'{BATCHES}, le="1"}}', 60, 0, grows=True),
+        Case(f'{BATCHES}, le="2"}}', 60, 60, grows=True),
+        Case(f'{BATCHES}, le="+Inf"}}', 60, 60, grows=True),
+    ],
+    "PumpCommitTsStands": [Case('binlog_pump_storage_max_commit_ts{instance="p1"}', 60_000, 0, grows=True)],
+    "PumpGcLate": [Case('binlog_pump_storage_gc_ts{instance="p1"}', 0, -1e9)],  # promtool's clock begins with 0
+    "PumpAsksTikv": [Case('binlog_pump_storage_query_tikv_count{instance="p1"}', 6, 600, grows=True)],
+    "PumpIndexSlow": [
+        Case('binlog_pump_storage_slow_chaser_count{instance="p1", type="turned_on"}', 3, 4),
+        Case('binlog_pump_storage_slow_chaser_count{instance="p1", type="turned_off"}', 3, 3),
+        Case('binlog_pump_storage_slow_chaser_count{instance="p1", type="catch_up"}', 9, 9),
+    ],
+    "PumpBytesSkipped": [Case('binlog_pump_storage_skipped_bytes_total{instance="p1"}', 0, 9, grows=True)],
+    "PumpLateCommits": [Case('binlog_pump_storage_late_commits_total{instance="p1"}', 0, 1, grows=True)],
 }  # fmt: skip
 APART = {
     "SluiceLagLong": [Case(f"sluice_lag_seconds{{{SHOP}}}", 3, 4000)],
@@ -126,6 +149,30 @@ def tool(name: str, *arguments: str) -> str:
 
 def test_every_alert_is_tried() -> None:
     assert {rule["alert"] for rule in rules()} == CASES.keys() | APART.keys()
+
+
+def pump_metrics() -> list[tuple[set[str], set[str]]]:
+    """Return what each row of the table "Metrics of a pump" names: metrics without prefix, and alerts."""
+    table = OPERATIONS.read_text().split("### Metrics of a pump\n", 1)[1].split("\n### ", 1)[0]
+    rows = [re.split(r" ?\| ?", line.strip("| ")) for line in table.splitlines() if line.startswith("| `")]
+    found = []
+    for metric, *_, alert in (row if len(row) == 3 else [*row, ""] for row in rows):
+        alerts = set(re.findall(r"`(Pump\w+)`", alert))
+        assert alerts or not alert, f"{metric}: no rule is named for: {alert}"
+        found.append((set(re.findall(r"`([a-z_]+)", metric)), alerts))
+    return found
+
+
+def test_every_alert_on_a_pump_that_the_operators_table_names_is_a_rule_on_a_metric_of_its_row() -> None:
+    """And every rule on pumps is in the table; that a pump doesn't answer is no metric of its."""
+    expressions = {rule["alert"]: rule["expr"] for rule in rules()}
+    named = set()
+    for metrics, alerts in pump_metrics():
+        for alert in alerts:
+            expression = expressions[alert]
+            assert any(re.search(rf"\b(binlog_pump_storage_)?{each}", expression) for each in metrics), alert
+        named |= alerts
+    assert named == {alert for alert in expressions if alert.startswith("Pump")} - {"PumpDown"}
 
 
 def test_each_alert_fires_when_what_it_is_about_happens_and_stops_when_it_is_over(tmp_path: Path) -> None:
