@@ -34,7 +34,6 @@ _TOP: dict[str, str | tuple[str, str]] = {
     "advertise-addr": _NO_PORT,
     "metrics-addr": _NO_PORT,
     "metrics-interval": _NO_PORT,
-    "data-dir": "what is durable is in the relay log and in the downstream",
     "log-level": _LOGS,
     "log-file": _LOGS,
     "log-rotate": _LOGS,
@@ -72,6 +71,8 @@ _TO: dict[str, str | tuple[str, str]] = {
     "retention-time": ("file", "retention-days"),
     "kafka-version": "client and broker agree on it by themselves",
     "kafka-max-messages": "the client gathers messages by itself",
+    "oracle-service-name": "there is no Oracle downstream",
+    "oracle-connect-string": "there is no Oracle downstream",
     "merge": "net effects are what [apply] mode = 'atomic' writes",
 }
 _CHECKPOINT: dict[str, str | tuple[str, str]] = {
@@ -139,7 +140,7 @@ class _Reader:
         syncer = self._table(self._raw, "syncer", "syncer")
         to = self._table(syncer, "to", "syncer.to")
         kind = self._kind(str(syncer.get("db-type", syncer.get("dest-db-type", ""))))
-        self._keys("", self._raw, _TOP, {"security", "syncer"})
+        self._keys("", self._raw, _TOP, {"security", "syncer", "data-dir"})
         self._security()
         self._keys(
             "syncer",
@@ -234,8 +235,6 @@ class _Reader:
                 "kafka-max-message-size",
                 "security",
                 "checkpoint",
-                "oracle-service-name",
-                "oracle-connect-string",
             },
         )
         if to.get("sync-mode", 0) not in (0, 1):
@@ -272,6 +271,8 @@ class _Reader:
                     )
             elif value:
                 self._set("downstream", key, value)
+        if kind == "mysql" and self._raw.get("data-dir"):
+            self._warn("data-dir has no meaning for Sluice: what is durable is in the relay log and in the downstream")
         data_dir = str(self._raw.get("data-dir") or "data.drainer")
         if kind == "file":
             self._found.document.setdefault("file", {}).setdefault("dir", data_dir)
