@@ -70,13 +70,13 @@ def warning(failed: dict[str, str]) -> str:
     kernels_by_reason: dict[str, list[str]] = {}
     for kernel, reason in failed.items():
         kernels_by_reason.setdefault(reason, []).append(kernel)
-    python = f"libpython{sys.version_info.major}.{sys.version_info.minor}-dev"
+    needed = f"gcc libc6-dev libpython{sys.version_info.major}.{sys.version_info.minor}-dev"
     return "\n".join(
         (
             "setup: WARNING: kernels are not compiled: their slow pure-Python versions run, up to 12 times slower.",
             "setup:   No figure of docs/performance.md holds for this installation.",
             *(f"setup:   {reason} ({', '.join(kernels)})" for reason, kernels in kernels_by_reason.items()),
-            f"setup:   As root: apt-get install --no-install-recommends gcc libc6-dev {python}; then: bin/setup --force",
+            f"setup:   As root: apt-get install --no-install-recommends {needed}; then: bin/setup --force",
             "",
         )
     )
