@@ -106,8 +106,9 @@ class Sorter:
                         node = [last, root, start, 0, 0, 0, 0, now, 0.0]
                         last[_NEXT] = root[_PREV] = waiting[start] = node
                     continue
+                closed = None
                 if start != commit:
-                    closed = waiting.pop(start, None)
+                    closed = waiting.get(start)
                     if commit:
                         self.transactions += 1
                         if commit > self.newest:
@@ -117,11 +118,14 @@ class Sorter:
                         is_late = commit <= root[_COMMIT] or commit <= root[_MARK] or commit <= self.passed
                         if is_late and closed is not None and not replay:
                             late.append((start, commit))
-                    if closed is not None:
-                        self._unlink(closed)
                 last = root[_PREV]
                 if commit > last[_COMMIT]:
                     last[_COMMIT], last[_FID], last[_OFFSET] = commit, fid, offset
+                # Readers look without the lock: a transaction counts as matched only when `newest` and
+                # max_commit_ts have it.
+                if closed is not None:
+                    self._unlink(closed)
+                    del waiting[start]
             if self._waiters and before != (root[_COMMIT], root[_MARK], self.newest):
                 self._moved.notify_all()
         for start, commit in dict.fromkeys(late):

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import sys
 import threading
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from pump_service.store import Store, indexer, writer
 from pump_service.store.gaps import Gap
+from pump_service.store.sorter import Sorter
 from tests.pump_service.storekit import (
     BASE,
     OPTIONS,
@@ -173,3 +177,51 @@ def test_a_commit_below_what_a_reader_has_without_a_mark_is_late(store: Store) -
     store.barrier(_TOP, 60)
     eventually(store.all_matched)
     assert store.stats().late_commits == 1
+
+
+def test_a_commit_that_is_being_sorted_is_not_passed_over_at_any_step(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader may have seen writer and indexer at rest just before the Commit came, and look on at each step of it."""
+    commit_ts = BASE + 10
+    write(store, prewrite(BASE))
+    store.barrier(BASE + 1, 0)
+    eventually(lambda: store._indexer.idle and store._writer._waiting)
+    monkeypatch.setattr(indexer.Indexer, "idle", True)
+    monkeypatch.setattr(writer.Writer, "idle", True)
+    missed: list[str] = []
+    steps = 0
+
+    def look(step: str) -> None:
+        nonlocal steps
+        steps += 1
+        if store.has_nothing_after(BASE):
+            missed.append(f"nothing after, {step}")
+        if store.all_matched():
+            found = store.small_window(BASE, _TOP, 1000, 1 << 20)
+            if found is not None and found.bounds.transactions == 0:
+                missed.append(f"settled window, {step}")
+
+    push, watched = store._sorter.push, (Sorter.push.__code__, Sorter._unlink.__code__)
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code not in watched:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            look(f"{frame.f_code.co_name} line {frame.f_lineno}")
+        return trace
+
+    def step_by_step(*records: Any, **options: Any) -> None:
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            push(*records, **options)
+        finally:
+            sys.settrace(before)
+
+    monkeypatch.setattr(store._sorter, "push", step_by_step)
+    write(store, commit(BASE, commit_ts))
+    assert store.barrier(_TOP, 60) == _TOP
+    assert steps > 100
+    assert not missed, missed[:5]
