@@ -213,22 +213,29 @@ class WindowReader:
     def first_lost(self, chunk: Transactions) -> Unreadable | None:
         """The first commit of a chunk that was left out though it should not be: it, or its Prewrite, can't be read.
         None if there is none; a transaction whose Prewrite never came here doesn't count, nor what an operator has
-        given up.
+        given up. IndexDamagedError if the index lost an entry, CorruptRecordError if a Prewrite may have been purged.
         """
+        return min(self._lost(chunk), default=None)
+
+    def _count_lost(self, chunk: Transactions) -> int:
+        try:
+            return len(self._lost(chunk))
+        except CorruptRecordError:
+            return 1
+
+    def _lost(self, chunk: Transactions) -> list[Unreadable]:
         lost = [bad for bad in chunk.bad if not self._log.given_up(bad.fid, bad.offset)]
         for commit_ts, start_ts, commit in chunk.missing:
             place = self._absences.cause(start_ts, commit)
             if place is not None:
                 lost.append(Unreadable(commit_ts, *place))
-        return min(lost, default=None)
+        return lost
 
     def first_gap(self, after: int, through: int) -> Gap | None:
         """The first stretch of the value log that may hide a commit of (after, through]. IndexDamagedError if it can be
         read now: then what it holds has to be indexed.
         """
-        hiding = [
-            gap for gap in self._gaps() if gap.hides(after, through) and not self._log.given_up(gap.fid, gap.begin)
-        ]
+        hiding = self._hiding(after, through)
         for gap in hiding:
             segment = self._log.segment(gap.fid)
             if segment is None:
@@ -242,6 +249,9 @@ class WindowReader:
                     f"{gap.size} bytes at offset {gap.begin} of {segment.path} were restored and aren't in it"
                 )
         return min(hiding, key=lambda gap: gap.low, default=None)
+
+    def _hiding(self, after: int, through: int) -> list[Gap]:
+        return [gap for gap in self._gaps() if gap.hides(after, through) and not self._log.given_up(gap.fid, gap.begin)]
 
     def error_of(self, fid: int, offset: int) -> CorruptRecordError:
         """What a reader is told that must not miss the record there. The next one looks at the file anew."""
@@ -300,7 +310,15 @@ class WindowReader:
 
     def bounds(self, after: int, through: int, max_transactions: int, max_bytes: int) -> Bounds:
         """The largest end <= `through` with at most so many transactions and payload bytes behind `after`; the first
-        transaction always fits. The bytes are those of read()'s columns."""
+        transaction always fits. The bytes are those of read()'s columns.
+
+        What can't be read counts, so that a strict read of the range says why: damaged records, Prewrites that were
+        lost, stretches that may hide a transaction. IndexDamagedError as in `first_lost`.
+        """
+        found = self._readable_bounds(after, through, max_transactions, max_bytes)
+        return found._replace(transactions=found.transactions + len(self._hiding(after, found.hi)))
+
+    def _readable_bounds(self, after: int, through: int, max_transactions: int, max_bytes: int) -> Bounds:
         count = size = 0
         last = after
         for chunk in self.transactions(after, through, min(CHUNK_ENTRIES, max(64, 2 * max_transactions + 64))):
@@ -312,7 +330,7 @@ class WindowReader:
                 if fits == 0:
                     return Bounds(last, count, size)
                 return Bounds(int(chunk.commits.commits[fits - 1]), count + fits, int(sizes[fits - 1]))
-            count += len(sizes)
+            count += len(sizes) + (0 if chunk.whole else self._count_lost(chunk))
             size = int(sizes[-1]) if len(sizes) else size
             last = chunk.through
         return Bounds(through, count, size)

@@ -22,6 +22,7 @@ from tests.pump_service.storekit import (
     paired,
     prewrite,
     pulled,
+    rollback,
     settle,
     transactions,
     window,
@@ -252,3 +253,39 @@ def test_a_transaction_that_was_unreadable_as_a_whole_when_it_was_indexed_is_mis
     eventually(lambda: healed._index.is_complete)
     assert strictly(healed) == expected
     healed.close()
+
+
+@pytest.mark.parametrize("when", ["indexed before", "indexed after"])
+@pytest.mark.parametrize("where", [2, 30])
+@pytest.mark.parametrize("which", ["prewrite", "commit", "both"])
+def test_a_window_of_which_nothing_can_be_read_is_not_passed_over(
+    tmp_path: Path, which: str, where: int, when: str
+) -> None:
+    """Landing reads a range only if its bounds count something there, and windows are often of one transaction."""
+    store = Store.open(tmp_path, OPTIONS)
+    records = [
+        record for i in range(20) for record in (prewrite(BASE + 100 * i), commit(BASE + 100 * i, BASE + 100 * i + 50))
+    ]
+    write(store, *records)
+    settle(store)
+    lo, hi = DOOMED - 1, DOOMED + 50
+    places = [store._index.get(ts) for ts in (DOOMED, DOOMED + 50)]
+    store.close()
+    for place in {"prewrite": places[:1], "commit": places[1:], "both": places}[which]:
+        assert place is not None
+        damage(tmp_path / "value" / "000000.vlog", place.offset + where)
+    if when == "indexed after":
+        shutil.rmtree(tmp_path / "kv")
+    again = Store.open(tmp_path, OPTIONS)
+    if (which, when) == ("commit", "indexed after"):
+        write(again, rollback(DOOMED))  # it is a Prewrite without verdict now, which holds everything up
+    settle(again)
+    assert again.small_window(lo, hi, 1000, 1 << 20) is None
+    for limits in ((1000, 1 << 20), (1, 1)):
+        bounds = again.bounds(lo, hi, *limits)
+        assert (bounds.hi, bounds.transactions > 0) == (hi, True)
+    with pytest.raises(CorruptRecordError):
+        list(again.read_window(lo, hi, strict=True))
+    empty = again.bounds(DOOMED + 250, DOOMED + 270, 1000, 1 << 20)
+    assert (empty.hi, empty.transactions) == (DOOMED + 270, 0)
+    again.close()
