@@ -133,7 +133,7 @@ def read_file(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes]]:
                 if len(head) < HEADER.size:
                     raise _damage(path, offset, "is cut off in its header")
                 magic, size = HEADER.unpack(head)
-                if magic != MAGIC or size > MAX_MESSAGE:
+                if magic != MAGIC or not 0 < size <= MAX_MESSAGE:  # zeros behind a magic satisfy the checksum
                     raise _damage(path, offset, f"begins with {head.hex()}, which is no record's header")
                 message = _read(file, size)
                 tail = file.read(FOOTER.size)
@@ -153,7 +153,7 @@ def split_records(data: memoryview) -> Iterator[tuple[int, memoryview]]:
     while offset < len(data):
         magic, size = HEADER.unpack_from(data, offset)
         end = offset + OVERHEAD + size
-        if magic != MAGIC or end > len(data):
+        if magic != MAGIC or not size or end > len(data):
             raise ValueError(f"no whole record at byte {offset} of {len(data)}")
         yield end, data[offset + HEADER.size : end - FOOTER.size]
         offset = end

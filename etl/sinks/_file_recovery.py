@@ -140,8 +140,10 @@ def _readable_behind(path: Path, damage: int) -> bool:
         while 0 <= at <= len(data) - HEADER.size:
             _, size = HEADER.unpack_from(data, at)
             end = at + HEADER.size + size
-            if end + FOOTER.size <= len(data) and FOOTER.unpack_from(data, end)[0] == google_crc32c.value(
-                data[at + HEADER.size : end]
+            if (
+                size
+                and end + FOOTER.size <= len(data)
+                and FOOTER.unpack_from(data, end)[0] == google_crc32c.value(data[at + HEADER.size : end])
             ):
                 return True
             at = data.find(_MAGIC, at + 1)

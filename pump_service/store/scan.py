@@ -125,7 +125,8 @@ def _straight(data: bytes, at: int, until: int) -> tuple[Ints, Ints, int]:
     if not len(places) or places[0] != at:
         return places[:0], places[:0], at
     lengths = rows_at(raw, places + 4, 8).view("<i8").ravel()
-    lengths = np.where((lengths < 0) | (lengths > len(data)), len(data), lengths)
+    # A header without payload is no record (see `segment`), so it ends where none does.
+    lengths = np.where((lengths <= 0) | (lengths > len(data)), len(data), lengths)
     ends = places + HEADER.size + lengths
     whole = int(np.argmax(ends > len(data))) if (ends > len(data)).any() else len(ends)
     breaks = np.flatnonzero(ends[:-1] != places[1:])

@@ -5,11 +5,14 @@ All little-endian. A segment is records, and, once sealed, a footer.
     record   0  u32  magic 0x823a56e8
              4  u64  payload length n
             12  u32  CRC-32C (Castagnoli) of the payload
-            16  n    payload: a binlog.Binlog message
+            16  n    payload: a binlog.Binlog message, never empty
     footer   0  i64  highest timestamp in the file (start_ts of Prewrites, commit_ts of all else)
              8  u32  magic 0x123ab922
 
 A segment is sealed if its last four bytes are the footer's magic.
+
+A header of length 0 and checksum 0 is no record, though 0 is the CRC-32C of nothing. A write that was cut behind a
+magic leaves such bytes where zeros follow.
 
 In calm traffic the one that is appended to is longer than its records, with zeros behind them: a sync that need not
 make the file longer waits for the disk once less. A crash leaves these zeros, which the next start takes off; an
@@ -303,6 +306,8 @@ class Segment:
         magic, length, crc = HEADER.unpack_from(data)
         if magic != RECORD_MAGIC:
             raise CorruptRecordError(str(self.path), offset, f"wrong magic {magic:#x}")
+        if not length:
+            raise CorruptRecordError(str(self.path), offset, "a header without payload")
         if offset + HEADER.size + length > self.size:
             raise CorruptRecordError(
                 str(self.path), offset, f"a record of {length} bytes reaches beyond the file's end"

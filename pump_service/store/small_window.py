@@ -80,7 +80,7 @@ class SmallWindows:
             if begin > len(data):
                 raise _Unusual
             magic, length, crc = HEADER.unpack_from(data, begin - HEADER.size)
-            if magic != RECORD_MAGIC or length > _RUN_BYTES:
+            if magic != RECORD_MAGIC or not 0 < length <= _RUN_BYTES:
                 raise _Unusual
             if begin + length > len(data):
                 data = segment.pread(first, begin + length)

@@ -11,7 +11,7 @@ from pump_service.store.kernel import plain
 from pump_service.store.kernel.plain import KNOWN, NOTHING, ODD, UNCHECKED
 from upstream.compiled import is_usable
 
-EDITION = 1
+EDITION = 2
 """Of `compiled.c`: what was compiled from another edition isn't used."""
 
 IS_COMPILED = is_usable(__name__, EDITION)

@@ -14,7 +14,7 @@
 #include <sys/auxv.h>
 #endif
 
-#define EDITION 1 /* as in __init__.py: what was compiled from other sources isn't used */
+#define EDITION 2 /* as in __init__.py: what was compiled from other sources isn't used */
 #define MAGIC 0x823A56E8u
 
 enum { HEADER = 16, HEAD = 22 };
@@ -112,7 +112,7 @@ static Look look_at(const Py_buffer *data, int64_t at) {
     if (at < 0 || at > data->len || data->len - at < HEADER) return l;
     const u8 *p = (const u8 *)data->buf + at;
     uint64_t left = (uint64_t)(data->len - at - HEADER);
-    if (u32(p) != MAGIC) return l;
+    if (u32(p) != MAGIC || !u64(p + 4)) return l; /* a header without payload is no record */
     l.length = (int64_t)u64(p + 4), l.crc = u32(p + 12), l.state = ODD;
     memcpy(head, p + HEADER, left < HEAD ? left : HEAD);
     int64_t start, commit = head[13];

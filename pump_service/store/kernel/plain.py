@@ -32,7 +32,7 @@ def look(data: Buffer, base: int, offsets: Ints, into: Ints, /) -> None:
     inside = (at >= 0) & (at <= len(data) - HEADER.size)
     looks = rows_at(np.frombuffer(bytes(data) + bytes(_LOOK), np.uint8), np.where(inside, at, 0), _LOOK)
     headers = np.ascontiguousarray(looks[:, : HEADER.size]).view(_HEADERS).ravel()
-    is_record = inside & (headers["magic"] == RECORD_MAGIC)
+    is_record = inside & (headers["magic"] == RECORD_MAGIC) & (headers["length"] != 0)
     into[:, 0], into[:, 1] = headers["length"], headers["crc"]
     into[:, 2], into[:, 3], into[:, 4], right = parse_heads(looks[:, HEADER.size :], into[:, 0])
     # Prewrites are checked when their payload is read; all else is small and decides what belongs together.

@@ -4,6 +4,7 @@ them.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import sys
@@ -258,11 +259,11 @@ def test_kill_9_at_any_time_leaves_no_gap_and_nothing_twice(
 def test_a_record_cut_off_anywhere_is_written_again(tmp_path: Path) -> None:
     whole = b"".join(encode_record(message(i, 30)) for i in (1, 2))
     torn = encode_record(message(3, 30))
-    for kept in range(len(torn)):
-        folder = tmp_path / str(kept)
+    for kept, zeros in itertools.product(range(len(torn)), (0, 100)):  # a power cut leaves zeros of what wasn't written
+        folder = tmp_path / f"{kept}-{zeros}"
         folder.mkdir()
         path = folder / new_name(0)
-        path.write_bytes(whole + torn[:kept])
+        path.write_bytes(whole + torn[:kept] + bytes(zeros))
         sink = FileSink(File(dir=str(folder)), CLUSTER)
         checkpoint = sink.recover()
         assert checkpoint is not None

@@ -75,6 +75,12 @@ def test_places_before_the_data_and_behind_it_hold_nothing(compiled):
         assert [row[5] for row in looked(way, data, 100, [0, 99, 100 + len(data), 2**62])] == [NOTHING] * 4
 
 
+def test_a_header_without_payload_is_no_record(compiled):
+    data = encode_record(b"") + encode_record(commit(BASE, BASE + 1).payload)
+    for way in (compiled, plain):
+        assert looked(way, data, 0, [0])[0] == [0, 0, 0, 0, 0, NOTHING]
+
+
 def test_what_a_record_is_is_told(compiled):
     odd = b"\x10\x05\x08\x01\x18\x06"
     data = b"".join(map(encode_record, [prewrite(BASE).payload, commit(BASE, BASE + 1).payload, odd]))

@@ -12,12 +12,14 @@ import struct
 from pathlib import Path
 
 import google_crc32c
+import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pump_service.store import Store, segment
+from pump_service.store import CorruptRecordError, Store, segment
 from pump_service.store.binlog_head import encode_verdict
+from pump_service.store.record_reader import RecordReader
 from pump_service.store.segment import BLOCK, ROOM, SMALL, Pointer, encode_record
 from pump_service.store.value_log import ValueLog
 from tests.pump_service.storekit import OPTIONS, copy_live, paired, settle, transactions, window, write
@@ -210,6 +212,12 @@ def test_an_original_pump_that_goes_on_behind_room_has_all_records_and_so_has_sl
 
 
 @settings(max_examples=300)
+@example(  # the last header begins 4 bytes before a block's end: magic, then the zeros of the room
+    before=[0, 1, 1, 1, 1, 2, 8, 5, 1, 11, 48, 63] + [120] * 9,
+    group=[0, 0, 1, 1, 1, 1, 1, 1, 1, 9, 12, 84] + [120] * 8 + [0],
+    there=(True, False),
+    is_known=False,
+)
 @given(
     before=st.lists(st.integers(0, 120), min_size=4, max_size=120),
     group=st.lists(st.integers(0, 120), min_size=1, max_size=25),
@@ -246,6 +254,26 @@ def test_a_power_cut_in_a_small_append_loses_nothing_before_it_whichever_of_its_
     again.append([payload(5000)], [TS + 5001])
     assert starts(again) == [*range(len(before)), *kept, 5000]
     assert starts(ValueLog(folder, 1 << 30)) == [*range(len(before)), *kept, 5000]
+
+
+@pytest.mark.parametrize("behind", [0, 5])
+def test_a_header_without_payload_is_no_record_wherever_records_are_read(tmp_path: Path, behind: int) -> None:
+    """Its checksum is right: 0 is the CRC-32C of nothing."""
+    empty = encode_record(b"")
+    assert empty[4:] == bytes(12)
+    place = len(encode_record(payload(0)))
+    (tmp_path / NAME).write_bytes(
+        encode_record(payload(0)) + empty + b"".join(encode_record(payload(1 + i)) for i in range(behind)) + empty
+    )
+    log = ValueLog(tmp_path, 1 << 30)
+    assert starts(log) == list(range(1 + behind))
+    with pytest.raises(CorruptRecordError, match="without payload"):
+        log.read(Pointer(0, place))
+    records, _ = RecordReader(log).look(np.array([0, 0]), np.array([0, place]))
+    assert records.offsets.tolist() == [0]
+    log.cut_torn_end(None)
+    assert starts(log) == list(range(1 + behind))
+    assert log.skipped_bytes == (len(empty) if behind else 0)
 
 
 def test_a_store_that_was_killed_in_calm_traffic_reads_and_goes_on_as_if_it_had_been_closed(tmp_path: Path) -> None:
