@@ -283,17 +283,16 @@ class MySQLSession:
             self._dialect = Dialect.of(server, variables)
             self._check_rights(self._dialect)
             self._check_session(token)
+            self.commit()
         except UnknownServerError as error:
             self.close()
             raise DownstreamError(server_errors.VERSION_MISMATCH, f"{self.address}: {error}") from error
         except DownstreamError:
             self.close()
             raise
-        self.query("COMMIT")
         connection.max_allowed_packet = int(variables["max_allowed_packet"])
         sockets: Any = connection
         sockets._read_timeout = sockets._write_timeout = settings.read_timeout_s
-        connection.commit()
 
     def _variables(self) -> dict[str, str]:
         return {str(name).lower(): str(value or "") for name, value in self.query(_session_setup.SHOW)}
@@ -384,10 +383,9 @@ class MySQLSession:
         """The rows of a large result as they come, values as the server prints them; who doesn't read to its end closes
         the session.
         """
-        try:
-            yield from result_blocks(self._open(), statement, self._settings.read_timeout_s)
-        except (pymysql.err.MySQLError, OSError) as error:
-            raise self._error(error) from error
+        connection = self._open()
+        with self._translating(connection):
+            yield from result_blocks(connection, statement, self._settings.read_timeout_s)
 
     def execute(self, statement: str | bytes) -> int:
         """Run one statement that writes, return the number of affected rows."""
@@ -474,15 +472,16 @@ class MySQLSession:
     def _sent_ahead(self, orders: Sequence[Order]) -> list[Answer]:
         connection = self._open()
         try:
-            answers = send_ahead(connection, orders)
+            with self._translating(connection):
+                answers = send_ahead(connection, orders)
         except NotAsked as refused:
             self.ahead.is_refused = True
             told = self._error(refused.said)
             raise DownstreamError(0, f"{told}; connecting anew, to do it statement by statement") from refused
-        except (pymysql.err.MySQLError, OSError) as error:
+        except DownstreamError:
             if self._connection is connection:  # else another thread has closed it
                 self.ahead.lost()
-            raise self._error(error) from error
+            raise
         self.ahead.answered()
         return answers
 
@@ -526,7 +525,7 @@ class MySQLSession:
 
     def _run(self, statement: str | bytes, args: Sequence[object] | None) -> tuple[int, list[tuple[Any, ...]]]:
         connection = self._open()
-        try:
+        with self._translating(connection):
             if args is not None and isinstance(statement, str):
                 statement = fill(statement, args)
             raw = statement.encode("utf-8", "surrogateescape") if isinstance(statement, str) else statement
@@ -543,8 +542,18 @@ class MySQLSession:
             self.round_trip_s = min(self.round_trip_s or took_s, took_s)
             result = connection._result
             return affected, list(result.rows or ()) if result is not None else []
+
+    @contextlib.contextmanager
+    def _translating(self, connection: _Connection) -> Iterator[None]:
+        """Raise PyMySQL's errors as DownstreamError, and any error of a connection that another thread closed."""
+        try:
+            yield
         except (pymysql.err.MySQLError, OSError) as error:
             raise self._error(error) from error
+        except (AttributeError, TypeError, ValueError) as error:  # PyMySQL's, of a socket and a file that are gone
+            if self._connection is connection:
+                raise
+            raise DownstreamError(server_errors.SERVER_GONE, f"{self.address}: the session was closed") from error
 
     def _error(self, error: BaseException) -> DownstreamError:
         code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
