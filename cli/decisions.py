@@ -39,7 +39,7 @@ def list_command(ctx: click.Context, *, as_json: bool, config: str | None) -> No
 @config_option
 @click.pass_context
 def remove(ctx: click.Context, commit_ts: int, config: str | None) -> None:
-    """Take the decision about COMMIT_TS back. What was skipped or replaced already stays so."""
+    """Take the decision about COMMIT_TS back, unless it is used: what was skipped or replaced stays so."""
     from etl import operate
 
     click.echo(operate.remove_decision(acting_on(ctx, config), commit_ts))

@@ -1,6 +1,7 @@
 """What operators decided about single transactions and DDL statements, kept beside the windows for every run to come.
 
     <url>/decisions/<commit_ts>.json        the decision; created exclusively, never changed, removed to take it back
+    <url>/decisions/<commit_ts>.begun.json  a commit that keeps to it is about to come, or has come
     <url>/decisions/<commit_ts>.used.json   when a checkpoint first passed it
 
 `<commit_ts>` is padded to 20 digits. A decision holds wherever the relay log is read, so a restore comes to the same
@@ -9,10 +10,11 @@ result.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -101,22 +103,25 @@ class Decisions:
             self._storage.read(_path(commit_ts))
         except FileNotFoundError:
             return False
-        self._storage.remove(_path(commit_ts))
-        self._storage.remove(_used_path(commit_ts))
+        for path in (_begun_path, _path, _used_path):
+            self._storage.remove(path(commit_ts))
         return True
+
+    def unsettled(self, through_ts: int) -> Sequence[Decision]:
+        """Return decisions through a commit timestamp that aren't marked as used. Raises RelayCorruptError."""
+        names = self._names()
+        used = set(_stamps(_USED, names))
+        return self._read_all(ts for ts in _stamps(_NAME, names) if ts <= through_ts and ts not in used)
+
+    def _read_all(self, stamps: Iterable[int]) -> list[Decision]:
+        return [decision for decision in map(self._read, stamps) if decision is not None]
 
     def list(self, after_ts: int = -1, through_ts: int | None = None) -> list[Decision]:
         """Decisions with after_ts < commit_ts <= through_ts, ascending. Raises RelayCorruptError, which
         names the file.
         """
-        found = []
-        for name in self._names():
-            match = _NAME.match(name)
-            if match and after_ts < int(match[1]) and (through_ts is None or int(match[1]) <= through_ts):
-                decision = self._read(int(match[1]))
-                if decision is not None:
-                    found.append(decision)
-        return found
+        stamps = _stamps(_NAME, self._names())
+        return self._read_all(ts for ts in stamps if after_ts < ts and (through_ts is None or ts <= through_ts))
 
     def used_ms(self) -> dict[int, int]:
         """By commit timestamp, when (Unix ms) each decision that was used was first used."""
@@ -129,6 +134,18 @@ class Decisions:
                     continue
         return found
 
+    def mark_begun(self, decisions: Sequence[Decision]) -> None:
+        """Note, before a commit, that it keeps to these decisions."""
+        for decision in decisions:
+            with contextlib.suppress(FileExistsError):
+                self._storage.create(_begun_path(decision.commit_ts), b"{}\n")
+
+    def is_kept(self, commit_ts: int) -> bool:
+        """Whether the first checkpoint that passes a decision keeps to it: a commit has begun with it, or it is used.
+        Only the holder of the checkpoint can rely on it.
+        """
+        return any(self._is_there(path(commit_ts)) for path in (_begun_path, _used_path))
+
     def mark_used(self, decisions: Sequence[Decision]) -> None:
         """Note that a checkpoint has passed these decisions. The first time counts."""
         for decision in decisions:
@@ -137,6 +154,15 @@ class Decisions:
                 self._storage.create(_used_path(decision.commit_ts), json.dumps(note).encode() + b"\n")
             except FileExistsError:
                 continue
+            finally:
+                self._storage.remove(_begun_path(decision.commit_ts))
+
+    def _is_there(self, path: str) -> bool:
+        try:
+            self._storage.read(path)
+        except FileNotFoundError:
+            return False
+        return True
 
     def _names(self) -> Sequence[str]:
         return self._storage.names(_FOLDER)
@@ -157,8 +183,16 @@ class Decisions:
             ) from None
 
 
+def _stamps(pattern: re.Pattern[str], names: Iterable[str]) -> list[int]:
+    return [int(match[1]) for match in map(pattern.match, names) if match]
+
+
 def _path(commit_ts: int) -> str:
     return f"{_FOLDER}/{commit_ts:020d}.json"
+
+
+def _begun_path(commit_ts: int) -> str:
+    return f"{_FOLDER}/{commit_ts:020d}.begun.json"
 
 
 def _used_path(commit_ts: int) -> str:

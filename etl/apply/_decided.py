@@ -1,44 +1,36 @@
-"""What becomes of operators' decisions about transactions and DDL once a batch is applied."""
+"""What becomes of operators' decisions about transactions and DDL once they are applied."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
 from etl.apply._batch import Batch
-from relay import Decision, RelayLog
+from etl.steps import Step
+from relay import RelayLog
 
 log = logging.getLogger("sluice.apply")
 
 
-def note_used(relay: RelayLog, decisions: Sequence[Decision]) -> list[str]:
-    """Record, once a checkpoint has passed them, that decisions were used, and say so; what was said."""
-    relay.decisions.mark_used(decisions)
-    said = [f"commit_ts {decision.commit_ts}: {decision}" for decision in decisions]
-    for line in said:
-        log.warning("%s", line)
-    return said
-
-
-def note_passed(relay: RelayLog, batch: Batch, through_ts: int) -> list[str]:
-    """Both of a batch of which only a part was committed, through `through_ts`, before something came in between: what
-    is prepared next begins behind it. What was said.
+def begin(relay: RelayLog, batch: Batch, step: Step) -> None:
+    """Note which decisions a commit keeps to, behind the checkpoint's lock and before the commit: `settle`, and
+    operators who hold the checkpoint, know from it whether a decision came in time.
     """
-    if through_ts <= batch.after_ts:
-        return []
-    now = relay.decisions.list(batch.after_ts, min(through_ts, batch.hi))
-    used = [decision for decision in batch.decisions if decision.commit_ts <= through_ts]
-    return note_used(relay, used) + note_late(relay, now, batch.decisions)
+    relay.decisions.mark_begun([each for each in batch.decisions if each.commit_ts <= step.commit_ts])
 
 
-def note_late(relay: RelayLog, now: Sequence[Decision], known: Sequence[Decision]) -> list[str]:
-    """Take back decisions that came while what they are about was being committed, and say so; what was said."""
+def settle(relay: RelayLog, through_ts: int) -> list[str]:
+    """Mark decisions that a checkpoint has passed as used, and take those back that came too late. Returns what is
+    logged of it.
+    """
     said = []
-    for decision in now:
-        if decision not in known and relay.decisions.remove(decision.commit_ts):
-            said.append(
-                f"commit_ts {decision.commit_ts}: {decision}: too late, it was being committed and is applied; the"
-                " decision is taken back"
-            )
-            log.warning("%s", said[-1])
+    for decision in relay.decisions.unsettled(through_ts):
+        line = f"commit_ts {decision.commit_ts}: {decision}"
+        if relay.decisions.is_kept(decision.commit_ts):
+            relay.decisions.mark_used([decision])
+        elif relay.decisions.remove(decision.commit_ts):
+            line += ": too late, it was being committed and is applied; the decision is taken back"
+        else:
+            continue
+        said.append(line)
+        log.warning("%s", line)
     return said

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, runtime_checkable
 
 from errors import ours
+from etl.apply import _decided
 from etl.apply._ahead import Ahead, Prepare
 from etl.apply._appointments import AppointmentKeeper
-from etl.apply._batch import Batch, DecidedAnewError, HeldError, StoppedError, check_not_held, decided_about
+from etl.apply._batch import Batch, DecidedAnewError, HeldError, StoppedError, check_not_held
 from etl.apply._batch_size import BatchSize
 from etl.apply._counting import Counting
-from etl.apply._decided import note_late, note_passed, note_used
 from etl.apply._poison import name_poison
 from etl.apply._prepare_job import SparkPreparer
 from etl.apply._refusal import check_refusal
@@ -145,8 +145,6 @@ class _Loop:
         self._ahead: Ahead | None = None
         self._batch: Batch | None = None
         """What is being written, or was last, since the checkpoint was read."""
-        self._begun: Batch | None = None
-        """What was being written and isn't known to be done."""
 
     def run(self) -> ApplySummary:
         while not self._is_over():
@@ -185,15 +183,13 @@ class _Loop:
         await_copy(self._relay, self._pipeline.downstream, lambda: read_checkpoint(target, cluster_id) is not None)
         self._sole.check()
         checkpoint = self._recover()
-        if self._begun is not None:
-            self._summary.warn(note_passed(self._relay, self._begun, checkpoint.commit_ts))
-            self._begun = None
+        self._summary.warn(_decided.settle(self._relay, checkpoint.commit_ts))
         self._ahead = Ahead(self._relay, self._prepare, self._size, checkpoint, self._limits.until_ts)
         for item in self._ahead.items(self._is_over_for_sole_writer):
             if isinstance(item, Appointment):
                 self._keep(item, self._ahead)
                 continue
-            self._batch = self._begun = item
+            self._batch = item
             self._write(item)
 
     def _recover(self) -> Checkpoint:
@@ -213,9 +209,13 @@ class _Loop:
         return start
 
     def _write(self, batch: Batch) -> None:
-        relay = self._relay
+
+        def confirm(step: Step, *, begun: bool = False) -> None:
+            batch.confirm(step, begun=begun)
+            _decided.begin(self._relay, batch, step)
+
         waited_s, began = batch.waited_s, time.perf_counter()
-        written = self._sink.run(self._counting.through(self._guarded(batch.steps(self._limits.stop))), batch.confirm)
+        written = self._sink.run(self._counting.through(self._guarded(batch.steps(self._limits.stop))), confirm)
         busy_s = time.perf_counter() - began - (batch.waited_s - waited_s)
         self._size.wrote(batch.windows, busy_s, written.round_trip_s)
         report = report_of(batch, written)
@@ -226,9 +226,7 @@ class _Loop:
             self._on_batch(report)
         self._sole.at(batch.hi, wrote=True)
         self._upkeep.at(batch.hi)
-        self._summary.warn(note_used(relay, batch.decisions))
-        self._summary.warn(note_late(relay, decided_about(relay, batch), batch.decisions))
-        self._begun = None
+        self._summary.warn(_decided.settle(self._relay, batch.hi))
         self._waiting.over()
 
     def _keep(self, appointment: Appointment, ahead: Ahead) -> None:

@@ -19,13 +19,18 @@ anybody else.
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import json
 import os
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from etl.downstream.checkpoint import Checkpoint, CheckpointError, refuse_newer
+
+_NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,22 @@ class SavepointFile:
                 way_out="give each a folder or topic, and a savepoint, of its own",
             )
         return found if found.checkpoint.commit_ts or found.place is not None else None
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Have no other process move the savepoint until the block ends. Where a file system has no locks for folders
+        nothing holds them up. Raises FileNotFoundError if there is no such folder.
+        """
+        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX)
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+            yield
+        finally:
+            os.close(folder)
 
     def save(self, checkpoint: Checkpoint, place: str | None, offset: int) -> None:
         """Replace the file, durably. Raises OSError."""

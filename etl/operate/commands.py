@@ -2,8 +2,8 @@
 line of text.
 
 Nothing here talks to running tasks: they read what operators asked for, and the decisions, several times a second and
-again before every commit. What comes too late for them is refused: an order is written down first, then the checkpoint
-row is read behind the lock of whoever commits (`_in_time`)
+again before every commit. What comes too late for them is refused: an order is written down first, then it is looked
+behind the lock of the checkpoint whether a commit has gone past it (`_settled`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from errors import RequestError, ours
-from etl import server_errors
 from etl.downstream import Checkpoint, DownstreamError
-from etl.operate.looking import failures, newest_checkpoint, now_ms
+from etl.operate.looking import failures, held_checkpoint, newest_checkpoint, now_ms
 from etl.operate.window_view import NotLandedError, find_window
 from etl.ownership import Pipeline
 from etl.recorded_schema import RecordedSchema
@@ -122,18 +121,25 @@ def run_until(settings: Settings, moment: str) -> str:
     _check_reachable(checkpoint, ts)
     before = relay.control()
     relay.change_control(lambda control: replace(control, apply_paused=False, apply_until_ts=ts))
-    try:
-        _check_reachable(newest_checkpoint(settings.target, relay, wait=True), ts)
-    except OperateError:
-        relay.change_control(
-            lambda control: (
-                replace(control, apply_paused=before.apply_paused, apply_until_ts=before.apply_until_ts)
-                if control.apply_until_ts == ts
-                else control
+    with held_checkpoint(settings.target, relay) as checkpoint:
+        try:
+            _check_reachable(checkpoint, ts)
+        except OperateError:
+            relay.change_control(
+                lambda control: (
+                    replace(control, apply_paused=before.apply_paused, apply_until_ts=before.apply_until_ts)
+                    if control.apply_until_ts == ts
+                    else control
+                )
             )
-        )
-        raise
-    return f"applying goes to {tso.text(ts)} and waits there; `sluice resume` lets it go on"
+            raise
+    unknown = (
+        f"; whether the downstream is beyond it already can't be known now ({checkpoint}): `sluice status` says where"
+        " it is"
+        if isinstance(checkpoint, Exception)
+        else ""
+    )
+    return f"applying goes to {tso.text(ts)} and waits there; `sluice resume` lets it go on{unknown}"
 
 
 def _check_reachable(checkpoint: Checkpoint | Exception | None, ts: int) -> None:
@@ -168,8 +174,8 @@ def skip_transaction(settings: Settings, commit_ts: int, by: str = "", why: str 
     found = _at(settings.target, relay, commit_ts)
     if found == "ddl":
         raise OperateError(f"at commit_ts {commit_ts} there is a DDL: `sluice ddl skip {commit_ts}`")
-    _decide(settings.target, relay, Decision(commit_ts, SKIP, (), by, why, now_ms()))
-    return f"the transaction at {tso.text(commit_ts)} is left out{_not_landed(found)}"
+    note = _decide(settings.target, relay, Decision(commit_ts, SKIP, (), by, why, now_ms()))
+    return f"the transaction at {tso.text(commit_ts)} is left out{_not_landed(found)}{note}"
 
 
 def skip_ddl(settings: Settings, which: int, by: str = "", why: str = "") -> str:
@@ -178,16 +184,16 @@ def skip_ddl(settings: Settings, which: int, by: str = "", why: str = "") -> str
     """
     relay = settings.open_relay()
     commit_ts, found = _ddl(settings.target, relay, which)
-    _decide(settings.target, relay, Decision(commit_ts, SKIP, (), by, why, now_ms()))
-    return f"the DDL at {tso.text(commit_ts)} is left out{_not_landed(found)}"
+    note = _decide(settings.target, relay, Decision(commit_ts, SKIP, (), by, why, now_ms()))
+    return f"the DDL at {tso.text(commit_ts)} is left out{_not_landed(found)}{note}"
 
 
 def replace_ddl(settings: Settings, which: int, sql: Sequence[str], by: str = "", why: str = "") -> str:
     """Have statements (or none) executed in place of a DDL, given by commit_ts or job id. Raises OperateError."""
     relay = settings.open_relay()
     commit_ts, found = _ddl(settings.target, relay, which)
-    _decide(settings.target, relay, Decision(commit_ts, REPLACE, tuple(sql), by, why, now_ms()))
-    return f"the DDL at {tso.text(commit_ts)} is replaced by {len(sql)} statements{_not_landed(found)}"
+    note = _decide(settings.target, relay, Decision(commit_ts, REPLACE, tuple(sql), by, why, now_ms()))
+    return f"the DDL at {tso.text(commit_ts)} is replaced by {len(sql)} statements{_not_landed(found)}{note}"
 
 
 def accept(settings: Settings, refusal: str) -> str:
@@ -195,45 +201,54 @@ def accept(settings: Settings, refusal: str) -> str:
     downstream. `refusal` is the id in the error. Raises OperateError.
     """
     relay = settings.open_relay()
-    checkpoint = newest_checkpoint(settings.target, relay)
-    if isinstance(checkpoint, Exception):
-        raise OperateError(f"whether something was refused can't be read: {checkpoint}")
-    found = checkpoint.flight.refused if checkpoint and checkpoint.flight else None
-    if found is None or found.token != refusal:
-        raise OperateError(
-            f"{refusal!r} was not refused{f'; {found.token} was: {found.text}' if found else ', and nothing else is'}"
-        )
-    relay.change_control(lambda control: replace(control, accepted=refusal))
+    with held_checkpoint(settings.target, relay) as checkpoint:
+        if isinstance(checkpoint, Exception):
+            raise OperateError(
+                f"whether something was refused can't be read: {checkpoint}", transient=ours(checkpoint).transient
+            )
+        found = checkpoint.flight.refused if checkpoint and checkpoint.flight else None
+        if found is None or found.token != refusal:
+            other = f"; {found.token} was: {found.text}" if found else ", and nothing else is"
+            raise OperateError(f"{refusal!r} was not refused{other}")
+        relay.change_control(lambda control: replace(control, accepted=refusal))
     return f"refusal {refusal} is accepted: the next attempt writes every row of these changes as it is upstream"
 
 
-def _decide(target: Target, relay: RelayLog, decision: Decision) -> None:
-    """Write a decision down, and take it back with OperateError if it comes too late."""
-    relay.decisions.add(decision)
-    try:
-        _in_time(target, relay, decision.commit_ts)
-    except OperateError:
-        relay.decisions.remove(decision.commit_ts)
-        raise
-
-
-def _in_time(target: Target, relay: RelayLog, commit_ts: int) -> None:
-    """Who commits asks for decisions when it has locked the checkpoint row: whoever asked before the decision was there
-    is through when the row can be read behind its lock.
+def _decide(target: Target, relay: RelayLog, decision: Decision) -> str:
+    """Write a decision down, and take it back with OperateError if it comes too late. Returns what isn't known of it,
+    "" for nothing.
     """
-    checkpoint = newest_checkpoint(target, relay, wait=True)
-    if isinstance(checkpoint, DownstreamError) and checkpoint.code == server_errors.LOCK_WAIT_TIMEOUT:
-        raise OperateError(
-            f"whether what was committed at {commit_ts} is being applied can't be known now ({checkpoint}); try again"
-        )
-    if not isinstance(checkpoint, Checkpoint):
-        return
-    if checkpoint.commit_ts >= commit_ts:
-        raise OperateError(
-            f"too late: what was committed at {commit_ts} was being applied meanwhile, the downstream is at"
-            f" {tso.text(checkpoint.commit_ts)}"
-        )
-    if checkpoint.pending is None or checkpoint.pending.commit_ts != commit_ts:
+    relay.decisions.add(decision)
+    with held_checkpoint(target, relay) as checkpoint:
+        if isinstance(checkpoint, Exception):  # commits may come, and one may have begun with it
+            return (
+                f"; whether it came in time can't be known now ({checkpoint}): one that came too late is taken back,"
+                " and `sluice decisions list` says when it is used"
+            )
+        commit_ts = decision.commit_ts
+        try:
+            if checkpoint is None or checkpoint.commit_ts < commit_ts:
+                _check_not_running(target, relay, checkpoint, commit_ts)
+            elif not relay.decisions.is_kept(commit_ts):
+                raise OperateError(
+                    f"too late: what was committed at {commit_ts} was being applied meanwhile, the downstream is at"
+                    f" {tso.text(checkpoint.commit_ts)}"
+                )
+        except OperateError:
+            relay.decisions.remove(commit_ts)
+            raise
+        if checkpoint is not None and _is_pending(checkpoint, commit_ts):
+            return "; it was begun before, and what of it was executed then stays"
+    return ""
+
+
+def _is_pending(checkpoint: Checkpoint | None, commit_ts: int) -> bool:
+    return checkpoint is not None and checkpoint.pending is not None and checkpoint.pending.commit_ts == commit_ts
+
+
+def _check_not_running(target: Target, relay: RelayLog, checkpoint: Checkpoint | None, commit_ts: int) -> None:
+    """Raise OperateError if a DDL is being executed, or that can't be known."""
+    if not _is_pending(checkpoint, commit_ts):
         return
     last = relay.last()
     try:
@@ -252,12 +267,25 @@ def _in_time(target: Target, relay: RelayLog, commit_ts: int) -> None:
 
 
 def remove_decision(settings: Settings, commit_ts: int) -> str:
-    """Take a decision back. Raises OperateError if there is none."""
-    relay = settings.open_relay()
-    if not relay.decisions.remove(commit_ts):
-        raise OperateError(
-            f"there is no decision about commit_ts {commit_ts}; `sluice decisions list` shows those there are"
-        )
+    """Take a decision back. Raises OperateError if there is none, or it is used."""
+    relay, target = settings.open_relay(), settings.target
+    with held_checkpoint(target, relay) as checkpoint:
+        if isinstance(checkpoint, Exception):
+            raise OperateError(
+                f"whether the decision about commit_ts {commit_ts} is used can't be known now: {checkpoint}",
+                transient=ours(checkpoint).transient,
+            )
+        if checkpoint is None or checkpoint.commit_ts < commit_ts:
+            _check_not_running(target, relay, checkpoint, commit_ts)
+        elif relay.decisions.is_kept(commit_ts):
+            raise OperateError(
+                f"too late: the decision about commit_ts {commit_ts} is used, the downstream is at"
+                f" {tso.text(checkpoint.commit_ts)}; what was left out can be brought by `sluice backfill`"
+            )
+        if not relay.decisions.remove(commit_ts):
+            raise OperateError(
+                f"there is no decision about commit_ts {commit_ts}; `sluice decisions list` shows those there are"
+            )
     return f"the decision about {tso.text(commit_ts)} is taken back"
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
+from errors import SluiceError
 from etl.asking import Parties
 from etl.downstream import Checkpoint, CheckpointError, DownstreamError
 from etl.settings import Downstream, Settings, Target, Upstream
-from etl.sinks import read_checkpoint
+from etl.sinks import hold_checkpoint, read_checkpoint
 from relay import Failure, RelayLog
 from relay.jobs import Jobs
 from upstream import tso
@@ -19,6 +21,7 @@ __all__ = [
     "LAND",
     "checkpoint_soon",
     "failures",
+    "held_checkpoint",
     "list_decisions",
     "newest_checkpoint",
     "now_ms",
@@ -128,15 +131,31 @@ def checkpoint_soon(target: Target, cluster_id: int) -> Checkpoint | None:
     return read_checkpoint(target, cluster_id)
 
 
-def newest_checkpoint(target: Target, relay: RelayLog, *, wait: bool = False) -> Checkpoint | Exception | None:
+def newest_checkpoint(target: Target, relay: RelayLog) -> Checkpoint | Exception | None:
     """The downstream's checkpoint; why it can't be read; None if there is none."""
     last = relay.last()
     if last is None:
         return None
     try:
-        return read_checkpoint(target, last.cluster_id, wait=wait)
+        return read_checkpoint(target, last.cluster_id)
     except (CheckpointError, DownstreamError, OSError) as error:
         return error
+
+
+@contextlib.contextmanager
+def held_checkpoint(target: Target, relay: RelayLog) -> Iterator[Checkpoint | Exception | None]:
+    """Give what `newest_checkpoint` returns, and let no process commit until the block ends. With an error the
+    checkpoint is unknown, and commits may come.
+    """
+    last = relay.last()
+    with contextlib.ExitStack() as stack:
+        found: Checkpoint | Exception | None = None
+        try:
+            if last is not None:
+                found = stack.enter_context(hold_checkpoint(target, last.cluster_id))
+        except (SluiceError, OSError) as error:
+            found = error
+        yield found
 
 
 def now_ms() -> int:

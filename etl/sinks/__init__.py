@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from etl.settings import Downstream, File, Kafka, Settings, Target
-from etl.sinks._checkpoint_reader import read_checkpoint, read_writer
+from etl.sinks._checkpoint_reader import hold_checkpoint, read_checkpoint, read_writer
 from etl.sinks.chunk_writer import Chunk, ChunkLoad
 from etl.sinks.sink import ApplyError, Remembers, Sink, TakesChunks, TakesOver, Written
 
@@ -19,6 +19,7 @@ __all__ = [
     "TakesChunks",
     "TakesOver",
     "Written",
+    "hold_checkpoint",
     "open_sink",
     "read_checkpoint",
     "read_writer",

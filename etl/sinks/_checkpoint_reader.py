@@ -2,27 +2,60 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from etl import server_errors
 from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession, SavepointFile
 from etl.settings import Downstream, File, Kafka, Target
 
 
-def read_checkpoint(target: Target, cluster_id: int, *, wait: bool = False) -> Checkpoint | None:
-    """Through where the downstream is complete at least; None if nobody has replicated to it yet. `wait`: wait for
-    who is about to commit, if the downstream is a database: who commits later has asked for operators' orders later.
-    Raises CheckpointError, DownstreamError and OSError when that can't be known.
+def read_checkpoint(target: Target, cluster_id: int) -> Checkpoint | None:
+    """Through where the downstream is complete at least; None if nobody has replicated to it yet. Raises
+    CheckpointError, DownstreamError and OSError when that can't be known.
     """
     match target:
         case Downstream():
-            return _from_table(target, cluster_id, wait=wait)
+            with _connected(target) as session:
+                return _load(session, target, cluster_id)
         case File():
-            from etl.sinks.file import savepoint_file
-
-            return _from_file(savepoint_file(target, cluster_id))
+            return _from_file(_savepoint(target, cluster_id))
         case Kafka():
-            from etl.sinks.kafka import savepoint_file as kafka_savepoint_file
+            return _from_file(_savepoint(target, cluster_id))
 
-            return _from_file(kafka_savepoint_file(target, cluster_id))
+
+@contextlib.contextmanager
+def hold_checkpoint(target: Target, cluster_id: int) -> Iterator[Checkpoint | None]:
+    """Read the checkpoint, and let no process commit until the block ends. A process that commits later asks for
+    operators' orders later. Raises as `read_checkpoint`, and what asking Kafka raises.
+    """
+    if isinstance(target, Downstream):
+        with _connected(target) as session:
+            yield _load(session, target, cluster_id, wait=True)
+        return
+    savepoint = _savepoint(target, cluster_id)
+    if not savepoint.path.parent.is_dir():
+        yield None
+        return
+    with savepoint.held():
+        found = _from_file(savepoint)
+        if isinstance(target, Kafka):  # a process may have ended between the topic and the savepoint
+            from etl.sinks.kafka import sent_through
+
+            sent_ts = sent_through(target, cluster_id)
+            if sent_ts > (found.commit_ts if found else 0):
+                found = (found or Checkpoint(0)).at(sent_ts)
+        yield found
+
+
+def _savepoint(target: File | Kafka, cluster_id: int) -> SavepointFile:
+    if isinstance(target, File):
+        from etl.sinks.file import savepoint_file
+
+        return savepoint_file(target, cluster_id)
+    from etl.sinks.kafka import savepoint_file as kafka_savepoint_file
+
+    return kafka_savepoint_file(target, cluster_id)
 
 
 def _from_file(file: SavepointFile) -> Checkpoint | None:
@@ -34,24 +67,25 @@ def read_writer(downstream: Downstream, cluster_id: int) -> str | None:
     """What the session that writes to a database executes now: "" for nothing; None if
     there is no such session, or the server can't tell. Raises DownstreamError.
     """
+    with _connected(downstream) as session:
+        found = CheckpointTable.of(session, downstream, cluster_id).writer_lock().holder(session)
+        return found[1] if found else None
+
+
+@contextlib.contextmanager
+def _connected(downstream: Downstream) -> Iterator[MySQLSession]:
     session = MySQLSession(downstream)
     try:
         session.connect()
-        table = CheckpointTable.of(session, downstream, cluster_id)
-        found = table.writer_lock().holder(session)
-        return found[1] if found else None
+        yield session
     finally:
         session.close()
 
 
-def _from_table(downstream: Downstream, cluster_id: int, *, wait: bool) -> Checkpoint | None:
-    session = MySQLSession(downstream)
+def _load(session: MySQLSession, downstream: Downstream, cluster_id: int, *, wait: bool = False) -> Checkpoint | None:
     try:
-        session.connect()
         return CheckpointTable.of(session, downstream, cluster_id).load(wait=wait)
     except DownstreamError as error:
         if error.code in (server_errors.UNKNOWN_DATABASE, server_errors.NO_SUCH_TABLE):
             return None
         raise
-    finally:
-        session.close()

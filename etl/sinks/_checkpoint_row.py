@@ -82,10 +82,13 @@ class CheckpointRow:
         """Lock the row again, after a statement that commits by itself has let go of it."""
         self._table.lock(self.value)
 
-    def save(self, checkpoint: Checkpoint) -> None:
-        """Write the row and commit."""
+    def save(self, checkpoint: Checkpoint, confirm: Callable[[], None] = lambda: None) -> None:
+        """Write the row and commit. `confirm` is asked when the row is written: the first one can't be locked before
+        it is there.
+        """
         checkpoint = self._own(checkpoint)
         self._table.save(checkpoint, first=self.value is None)
+        confirm()
         self._commit_at(checkpoint)
 
     @property
@@ -162,8 +165,7 @@ class CheckpointRow:
             self.commit_attempt(attempt)
             return
         self.begin()
-        confirm()
-        self.save(checkpoint)
+        self.save(checkpoint, confirm)
 
     def let_go(self) -> None:
         """End the transaction of looking at things, in which nothing was written."""

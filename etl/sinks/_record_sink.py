@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
-from etl.downstream import Checkpoint
+from etl.downstream import Checkpoint, SavepointFile
 from etl.sinks._binlog_ddl import recorded
 from etl.sinks.sink import Confirm, Written, nothing_to_confirm
 from etl.steps import CommitDetail, ScopedDdl, Step, TransactionDetail
@@ -15,7 +15,8 @@ from etl.steps import CommitDetail, ScopedDdl, Step, TransactionDetail
 class RecordSink(ABC):
     """The loop over steps. What was written counts from the next commit step on."""
 
-    def __init__(self) -> None:
+    def __init__(self, savepoint: SavepointFile) -> None:
+        self._savepoint = savepoint
         self._checkpoint: Checkpoint | None = None
 
     def run(self, steps: Iterable[Step], confirm: Confirm = nothing_to_confirm) -> Written:
@@ -35,9 +36,10 @@ class RecordSink(ABC):
                     self._moved_to(step.commit_ts, scoped.schema_version or None)
                     written.ddl_s += time.perf_counter() - started
                 case CommitDetail() as detail:
-                    confirm(step)
-                    self._make_durable(step)
-                    self._save(self._moved_to(step.commit_ts, detail.schema_version))
+                    with self._savepoint.held():  # as the row of a database's checkpoint is locked meanwhile
+                        confirm(step)
+                        self._make_durable(step)
+                        self._save(self._moved_to(step.commit_ts, detail.schema_version))
                     written.commits += 1
                     written.changes += step.changes
                     written.add_stages(detail.timings_ms)

@@ -43,10 +43,9 @@ class FileSink(RecordSink):
 
     def __init__(self, options: File, cluster_id: int, job: str = "") -> None:
         """`job`: which job writes there, "" for a pipeline."""
-        super().__init__()
+        super().__init__(savepoint_file(options, cluster_id, job))
         self._folder = Path(options.dir).absolute()
         self._limit = options.max_file_bytes
-        self._savepoint = savepoint_file(options, cluster_id, job)
         self._upkeep = Upkeep(
             self._folder, compress=options.compression == "gzip", retention_days=options.retention_days
         )

@@ -30,10 +30,9 @@ class KafkaSink(RecordSink):
 
     def __init__(self, options: Kafka, cluster_id: int, job: str = "") -> None:
         """`job`: which job writes there, "" for a pipeline."""
-        super().__init__()
+        super().__init__(savepoint_file(options, cluster_id, job))
         self._options = options
         self._client = _client(options, cluster_id)
-        self._savepoint = savepoint_file(options, cluster_id, job)
         self._producer: Producer | None = None
         self._in_transaction = False
         self._pieces: list[bytes] = []  # of a record that has begun and not ended
@@ -180,6 +179,12 @@ def savepoint_file(options: Kafka, cluster_id: int, job: str = "") -> SavepointF
 def _client(options: Kafka, cluster_id: int) -> KafkaClient:
     topic = options.topic or f"{cluster_id}_obinlog"
     return KafkaClient(options, topic, f"sluice-{cluster_id}-{topic}")
+
+
+def sent_through(options: Kafka, cluster_id: int) -> int:
+    """The commit timestamp of the topic's last message, 0 if there is none. Raises as `is_unused`."""
+    last = _client(options, cluster_id).tail().last
+    return commit_ts_of(last[1]) if last is not None else 0
 
 
 def is_unused(options: Kafka, cluster_id: int) -> bool:

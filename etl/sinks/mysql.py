@@ -289,10 +289,11 @@ class MySQLSink:
 
     def _commit(self, step: Step, written: Written, attempt: Attempt | None = None) -> None:
         started = time.perf_counter()
-        self._confirm(step, begun=self._row.reached().flight is not None)
+        confirm = functools.partial(self._confirm, step, begun=self._row.reached().flight is not None)
         if attempt is None:
-            self._row.save(self._behind(step))
+            self._row.save(self._behind(step), confirm)
         else:
+            confirm()
             self._row.commit_attempt(attempt)
         written.commit_s += time.perf_counter() - started
         written.commits += 1
@@ -327,10 +328,15 @@ class MySQLSink:
         if not self._row.in_transaction:
             self._row.let_go()
             self._row.begin()
+            if ddl.replaced_by == ():
+                confirm()
         for load in kept_rows(step):
             self._writer.write(load)
             written.rows += load.rows
-        self._row.save(after)
+        if self._row.value is None:
+            self._row.save(after, confirm)
+        else:
+            self._row.save(after)
         written.ddl_s += time.perf_counter() - started
 
     def _relax(self, step: Step, written: Written) -> None:
