@@ -18,23 +18,26 @@ def lake_files(settings: Settings, table: str, since: str | None, until: str | N
     """
     from relay.archive import Archive
     from upstream import tso
+    from upstream.table_name import TableName
 
+    wanted = TableName.parse(table)
     from_ts, to_ts = (tso.parse_moment(text) if text else None for text in (since, until))
     archive = Archive.open(settings.archive_url)
     first = archive.first()
     volumes = archive.volumes(max(from_ts or 0, first.lo), to_ts) if first is not None else ()
-    return [file for volume in volumes for file in volume.lake if f"{file.schema}.{file.table}" == table]
+    return [file for volume in volumes for file in volume.lake if (file.schema, file.table) == wanted]
 
 
-def export(settings: Settings, table: str, name: str, catalog: tuple[str, Sequence[str]]) -> None:
+def export(settings: Settings, table: str, name: str | None, catalog: tuple[str, Sequence[str]]) -> None:
     """Bring the table of a catalog (its name, properties as ``key=value``) up to date, and say so."""
     from etl.lake.iceberg import export_iceberg, open_catalog
     from relay.storage import open_storage
+    from upstream.table_name import TableName
 
     pairs = (text.partition("=") for text in catalog[1])
     opened = open_catalog(catalog[0], {key: value for key, _, value in pairs})
     files = lake_files(settings, table, None, None)
-    for done in export_iceberg(open_storage(settings.archive_url), files, opened, name):
+    for done in export_iceberg(open_storage(settings.archive_url), files, opened, name or TableName.parse(table)):
         versions = ", ".join(map(str, sorted(done.versions)))
         click.echo(
             f"{done.table}: {done.files:,} files, {done.added:,} added, {done.removed:,} removed; schema version"

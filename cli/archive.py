@@ -193,7 +193,7 @@ def export(
     """
     from cli._archive_lake import export
 
-    export(settings_of(ctx, config), table, name or table, (catalog, properties))
+    export(settings_of(ctx, config), table, name, (catalog, properties))
 
 
 def _reporter(what: str, *, as_json: bool) -> Any:

@@ -16,14 +16,12 @@ from expectations.place import ColumnShape, TableShape
 from expectations.server_shape import plain_type
 from expectations.suite import REPLICATION
 from upstream import tso
+from upstream.table_name import TableName, exactly, full_name
 
-__all__ = ["EXACTLY", "LakePlace", "lake_place", "upstream_names"]
+__all__ = ["LakePlace", "lake_place", "upstream_names"]
 
 _CONNECT = "SPARK_CONNECT_MODE_ENABLED"
 """PySpark's functions make what Spark Connect understands only if this is in the environment."""
-
-EXACTLY = str.maketrans({"[": "[[]", "*": "[*]", "?": "[?]"})
-"""For a table's name where * and ? would stand for others."""
 
 
 class LakePlace:
@@ -83,9 +81,8 @@ def upstream_names(settings: Settings, ts: int, wanted: set[str]) -> dict[str, s
     """Those of the tables that there were, by their names downstream."""
     found: dict[str, list[str]] = {}
     for upstream in tables_as_of(settings, ts, ["*"]).tables:
-        schema, _, table = upstream.partition(".")
-        target = settings.routes.target(schema, table)
-        found.setdefault(f"{target.schema}.{target.table}", []).append(upstream)
+        target = settings.routes.target(*TableName.parse(upstream))
+        found.setdefault(full_name(target.schema, target.table), []).append(upstream)
     single = {name: own[0] for name, own in found.items() if len(own) == 1 and name in wanted}
     if not single:
         raise QualityError(f"as of {tso.text(ts)} there was none of the tables {', '.join(sorted(wanted))}")
@@ -103,7 +100,7 @@ def lake_place(settings: Settings, ts: int, names: Sequence[str]) -> Iterator[La
             raise QualityError("nothing is landed yet", way_out="wait until replication has begun")
         ts = last.hi
     single = upstream_names(settings, ts, {name for name in names if name != REPLICATION})
-    past = tables_as_of(settings, ts, [name.translate(EXACTLY) for name in sorted(single.values())])
+    past = tables_as_of(settings, ts, [exactly(name) for name in sorted(single.values())])
     with as_frames(past, settings.spark, f"quality {secrets.token_hex(6)}") as frames, _found_by_others(frames):
         yield LakePlace(frames, past.tables, single, ts)
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from expectations.place import ColumnShape, Place, Reference, TableShape
 from expectations.profile import ColumnProfile, TableProfile, family, profile, without_parent
 from expectations.suite import REPLICATION, Expectation, Suite
+from upstream.table_name import TableName, full_name
 
 __all__ = ["propose", "propose_for_replication"]
 
@@ -141,7 +142,7 @@ def _reference(reference: Reference, severity: str, why: str) -> Expectation:
 
 def _guessed(place: Place, shape: TableShape, tables: frozenset[str]) -> Iterator[Reference]:
     """``customer_id`` may name a row of ``customer`` or ``customers`` of the same schema, by a key of the same type."""
-    schema = shape.name.partition(".")[0]
+    schema = TableName.parse(shape.name).schema
     by_name = {name.lower(): name for name in tables}
     known = {name for reference in shape.references for name in reference.columns} | {*shape.primary_key[:1]}
     for column in shape.columns:
@@ -149,7 +150,7 @@ def _guessed(place: Place, shape: TableShape, tables: frozenset[str]) -> Iterato
         if match is None or column.name in known:
             continue
         word = match[1].lower()
-        candidates = [f"{schema}.{word}{ending}".lower() for ending in ("", "s", "es")]
+        candidates = [full_name(schema, word + ending).lower() for ending in ("", "s", "es")]
         parent = next((by_name[one] for one in candidates if one in by_name), None)
         if parent is None or parent == shape.name:
             continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from etl.settings import Settings
@@ -12,6 +11,7 @@ from expectations.propose import propose, propose_for_replication
 from expectations.server_place import downstream_place
 from expectations.suite import Suite
 from expectations.suite_files import SuiteFolder, Written
+from upstream.table_name import fits
 
 __all__ = ["propose_suites"]
 
@@ -25,7 +25,7 @@ def propose_suites(settings: Settings, globs: Sequence[str], say: Say, *, over_e
     folder = SuiteFolder(Path(settings.quality.suites))
     with downstream_place(settings) as place:
         tables = frozenset(place.tables())
-        chosen = sorted(name for name in tables if not globs or any(fnmatchcase(name, glob) for glob in globs))
+        chosen = sorted(name for name in tables if not globs or any(fits(name, glob) for glob in globs))
         if not chosen:
             raise QualityError(f"there is no such table downstream: {', '.join(globs) or 'it is empty'}")
         for name in chosen:

@@ -18,6 +18,7 @@ from expectations.suite import REPLICATION
 from relay import RelayError
 from relay.archive import Archive
 from upstream import tso
+from upstream.table_name import full_name
 
 __all__ = ["HOUR_MS", "ReplicationPlace", "changes_per_hour"]
 
@@ -109,7 +110,7 @@ def changes_per_hour(settings: Settings) -> Mapping[str, Mapping[int, float]]:
     counts: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     names: dict[int, str] = {}
     for volume in Archive.open(settings.archive_url).volumes():
-        names |= {file.table_id: f"{file.schema}.{file.table}" for file in volume.lake}
+        names |= {file.table_id: full_name(file.schema, file.table) for file in volume.lake}
         low, high = tso.physical_ms(volume.lo), max(tso.physical_ms(volume.hi), tso.physical_ms(volume.lo) + 1)
         shares = [
             (hour, (min(high, (hour + 1) * HOUR_MS) - max(low, hour * HOUR_MS)) / (high - low))

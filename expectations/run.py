@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from expectations.results import QualityResults
 from expectations.suite import REPLICATION, Suite
 from expectations.suite_files import SuiteFolder
 from relay.quality import PASSED, SEVERITIES, FailedExpectation, QualityRun
+from upstream.table_name import fits
 
 if TYPE_CHECKING:
     from expectations.gx.looking import Looker
@@ -176,7 +176,7 @@ def _chosen(settings: Settings, wish: QualityWish) -> list[Suite]:
             way_out="`sluice quality init` proposes some",
         )
     of_copies = [suite for suite in suites if wish.on != "copy" or suite.name != REPLICATION]
-    chosen = [s for s in of_copies if not wish.suites or any(fnmatchcase(s.name, glob) for glob in wish.suites)]
+    chosen = [s for s in of_copies if not wish.suites or any(fits(s.name, glob) for glob in wish.suites)]
     if not chosen:
         raise QualityError(f"no suite in {folder.folder} has such a name: {', '.join(wish.suites)}")
     return chosen

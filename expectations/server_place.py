@@ -15,6 +15,7 @@ from expectations.errors import QualityError
 from expectations.place import TableShape, quoted
 from expectations.server_shape import shape_of, table_names
 from upstream import tso
+from upstream.table_name import TableName
 
 __all__ = ["ServerPlace", "copy_place", "downstream_place"]
 
@@ -45,7 +46,7 @@ class ServerPlace:
     def table(self, name: str) -> str:
         """A table, for a statement. Raises QualityError, DownstreamError."""
         self.shape(name)
-        schema, _, table = name.partition(".")
+        schema, table = TableName.parse(name)
         return f"{quoted(schema)}.{quoted(table)}"
 
     def shape(self, name: str) -> TableShape:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from expectations.place import ColumnShape, Reference, TableShape
+from upstream.table_name import TableName, full_name
 
 __all__ = ["plain_type", "shape_of", "table_names"]
 
@@ -38,12 +39,12 @@ def table_names(query: Query, own_schemas: tuple[str, ...]) -> list[str]:
     """The tables (``schema.table``) but the server's own and those in `own_schemas`."""
     others = {*_OTHERS, *map(str.lower, own_schemas)}
     found = query(_TABLES, ())
-    return [f"{schema}.{table}" for schema, table in found if str(schema).lower() not in others]
+    return [full_name(schema, table) for schema, table in found if str(schema).lower() not in others]
 
 
 def shape_of(query: Query, name: str) -> TableShape | None:
     """A table, None if it isn't there."""
-    schema, _, table = name.partition(".")
+    schema, table = TableName.parse(name)
     columns = tuple(
         ColumnShape(str(column), plain_type(str(kind)), nullable == "YES", str(default or ""), str(extra or ""))
         for column, kind, nullable, default, extra in query(_COLUMNS, (schema, table))
@@ -72,7 +73,7 @@ def _keys(query: Query, schema: str, table: str) -> tuple[tuple[str, ...], ...]:
 def _references(query: Query, schema: str, table: str) -> tuple[Reference, ...]:
     found: dict[str, list[tuple[str, str, str]]] = {}
     for name, column, parent_schema, parent, parent_column in query(_REFERENCES, (schema, table)):
-        found.setdefault(str(name), []).append((str(column), f"{parent_schema}.{parent}", str(parent_column)))
+        found.setdefault(str(name), []).append((str(column), full_name(parent_schema, parent), str(parent_column)))
     return tuple(
         Reference(tuple(c for c, _, _ in parts), parts[0][1], tuple(p for _, _, p in parts)) for parts in found.values()
     )

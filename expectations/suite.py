@@ -10,6 +10,7 @@ from typing import Any
 
 from expectations.errors import SuiteError
 from relay.quality import SEVERITIES
+from upstream.table_name import TableName, TableNameError
 
 __all__ = ["PLACES", "REPLICATION", "Expectation", "Suite"]
 
@@ -89,8 +90,11 @@ class Suite:
 
 
 def _is_table(name: str) -> bool:
-    schema, dot, table = name.partition(".")
-    return bool(schema and dot and table)
+    try:
+        TableName.parse(name)
+    except TableNameError:
+        return False
+    return True
 
 
 def _each(found: list[Any], path: str) -> list[Expectation]:

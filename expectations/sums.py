@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from etl.asof import differences_between
 from etl.settings import Settings
 from expectations.errors import QualityError
-from expectations.lake_place import EXACTLY, upstream_names
+from expectations.lake_place import upstream_names
+from upstream.table_name import exactly
 
 __all__ = ["SumChange", "sum_changes"]
 
@@ -40,7 +41,7 @@ def sum_changes(
     """
     name = upstream_names(settings, between[1], {table})[table]
     more = {} if run is None else {"run": run}
-    past = differences_between(settings, *between, [name.translate(EXACTLY)], **more)
+    past = differences_between(settings, *between, [exactly(name)], **more)
     there = past.diff_schemas().get(name)
     missing = [column for column in columns if there is None or {f"old.{column}", f"new.{column}"} - {*there.names}]
     if missing:

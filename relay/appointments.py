@@ -70,6 +70,7 @@ from errors import RequestError
 from relay.errors import RelayCorruptError, RelayError
 from relay.format_version import parse_json
 from relay.storage import Storage
+from upstream.table_name import full_name
 
 REPLACE, MISSING, COMPARE = "replace", "missing", "compare"
 _FOLDER = "appointments"
@@ -114,7 +115,7 @@ class Appointment:
     @property
     def full_name(self) -> str:
         """`schema.table` upstream."""
-        return f"{self.schema}.{self.table}"
+        return full_name(self.schema, self.table)
 
     def to_json(self) -> bytes:
         """As the file's content."""

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from errors import SluiceError
 from upstream import column_types
+from upstream.table_name import full_name
 
 STATE_DELETE_ONLY = 1
 STATE_WRITE_ONLY = 2
@@ -331,7 +332,7 @@ class Table:
     @property
     def full_name(self) -> str:
         """`schema.table`, for messages."""
-        return f"{self.schema_name}.{self.name}"
+        return full_name(self.schema_name, self.name)
 
     @property
     def is_base_table(self) -> bool:

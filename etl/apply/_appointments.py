@@ -23,6 +23,7 @@ from etl.sinks.sink import Confirm
 from relay import Appointment, Load, Ready, RelayCorruptError, RelayLog, Void
 from relay.appointments import REMOVED, Outcome
 from upstream.schema import Table
+from upstream.table_name import full_name
 
 log = logging.getLogger("sluice.apply")
 
@@ -155,7 +156,8 @@ class AppointmentKeeper:
         except RouteError as error:
             raise _Declined(str(error)) from None
         if target.is_merged:
-            raise _Declined(f"{table.full_name} is merged with other tables in {target.schema}.{target.table}")
+            goal = full_name(target.schema, target.table)
+            raise _Declined(f"{table.full_name} is merged with other tables in {goal}")
         return table if target.route is None else replace(table, schema_name=target.schema, name=target.table)
 
     def _loads(self, ready: Ready) -> Iterator[ChunkLoad]:

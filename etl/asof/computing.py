@@ -14,8 +14,7 @@ from etl.asof.versions import Version
 from relay import WindowLog
 from relay.archive import ArchiveLog
 from upstream.schema import Table
-
-_LIKE = str.maketrans({"[": "[[]", "*": "[*]", "?": "[?]"})
+from upstream.table_name import exactly
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ def ask(
         missing = asking.begin(base, left)
         if not missing:
             return asking.asked()
-        left = [name.translate(_LIKE) for name in sorted(missing)]
+        left = [exactly(name) for name in sorted(missing)]
     raise next(error for named, error in asking.refused.items() if named & missing)
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 
 from etl.asof.errors import AsOfError
 from etl.recorded_schema import RecordedSchema
@@ -16,6 +15,7 @@ from upstream.ddl_actions import Action
 from upstream.ddl_job import DdlJob
 from upstream.history import SYSTEM_SCHEMAS
 from upstream.schema import Table
+from upstream.table_name import fits
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class History:
         there = {t.full_name: t for t in self.tables_at[moment].values() if t.is_base_table and _is_users(t)}
         found: dict[str, Table] = {}
         for name in wanted:
-            matched = {full: t for full, t in there.items() if fnmatchcase(full.lower(), name.lower())}
+            matched = {full: t for full, t in there.items() if fits(full.lower(), name.lower())}
             if not matched:
                 raise AsOfError(f"no table {name} at {tso.text(moment)}{self._hint(name, moment)}", way_out=_ask(name))
             found |= matched

@@ -17,6 +17,7 @@ from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSe
 from etl.downstream.chunk_results import ChunkResult, ChunkResults
 from etl.settings import Settings
 from upstream.schema import Table
+from upstream.table_name import full_name
 
 T = TypeVar("T")
 
@@ -71,7 +72,7 @@ class DownstreamSide:
             for schema, table, column in self._session.query(
                 "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS"
             ):
-                found.setdefault(f"{schema}.{table}".lower(), set()).add(str(column).lower())
+                found.setdefault(full_name(schema, table).lower(), set()).add(str(column).lower())
             return found
 
         return self._asked(look)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any, Self
 
 from errors import SluiceError
@@ -18,6 +17,7 @@ from etl.rules import Filter, RouteError, Routes
 from etl.shapes.identity import locating_columns
 from relay.appointments import COMPARE, MISSING
 from upstream.schema import Table
+from upstream.table_name import fits, full_name
 
 KEYLESS_BYTES = 64 << 20
 """A table without a key is one chunk, for which applying waits: larger ones are refused."""
@@ -132,7 +132,7 @@ class _Planner:
         """The tables that the globs name."""
         found: dict[int, Table] = {}
         for glob in self._request.tables:
-            matching = [t for t in definitions.tables if t.is_base_table and fnmatchcase(t.full_name, glob)]
+            matching = [t for t in definitions.tables if t.is_base_table and fits(t.full_name, glob)]
             if not matching:
                 self._problems.append(f"--table {glob}: TiDB has no table of such a name now")
             wanted = [t for t in matching if self._filters.wants_table(t.schema_name, t.name)]
@@ -162,8 +162,8 @@ class _Planner:
         target = self._routes.target(table.schema_name, table.name)
         if target.is_merged:
             raise BackfillError(
-                f"{table.full_name} is merged into {target.schema}.{target.table} with others: which rows there are its"
-                " own can't be told, so none can be replaced or compared"
+                f"{table.full_name} is merged into {full_name(target.schema, target.table)} with others: which rows"
+                " there are its own can't be told, so none can be replaced or compared"
             )
         if self._filters.ignored_row_kinds(table.schema_name, table.name) or self._filters.may_keep_rows(
             table.schema_name, table.name
@@ -176,11 +176,12 @@ class _Planner:
         key = range_key(table)
         if not key:
             self._check_keyless(table, size)
-        held = self._held.get(f"{target.schema}.{target.table}".lower())
-        self._check_columns(table, held, f"{target.schema}.{target.table}")
+        goal = full_name(target.schema, target.table)
+        held = self._held.get(goal.lower())
+        self._check_columns(table, held, goal)
         only = request.only.get(table.full_name, ()) if key else ()
         return TablePlan(
-            table.id, table.full_name, f"{target.schema}.{target.table}", tuple(column.name for column in key),
+            table.id, table.full_name, goal, tuple(column.name for column in key),
             0 if only else size.rows, 0 if only else size.bytes,
             parse_key("--from-key", request.from_key, key), parse_key("--to-key", request.to_key, key),
             is_created=held is None, only=only,

@@ -18,6 +18,7 @@ from etl.landing import version_at
 from etl.settings import Settings
 from upstream import PDClient, TiKVClient
 from upstream.schema import Table
+from upstream.table_name import full_name
 
 _ODD_KEYS = 20
 """So many keys that no literal says may come one behind the other."""
@@ -88,7 +89,7 @@ class UpstreamTables:
             " WHERE TABLE_TYPE = 'BASE TABLE'"
         )
         return {
-            f"{(schema or b'').decode()}.{(name or b'').decode()}": TableSize(int(count or 0), int(size or 0))
+            full_name((schema or b"").decode(), (name or b"").decode()): TableSize(int(count or 0), int(size or 0))
             for schema, name, count, size in rows
         }
 

@@ -19,6 +19,7 @@ from etl.formats.sql_text import quote_name
 from etl.formats.text_rows import Block
 from upstream.codec.binary_json import decode_json, encode_json
 from upstream.schema import WHOLE_COLUMN, Column, Table
+from upstream.table_name import full_name
 
 __all__ = ["DownstreamTable", "page_key", "read_page"]
 
@@ -34,7 +35,7 @@ class DownstreamTable:
     @property
     def full_name(self) -> str:
         """`schema.table` downstream."""
-        return f"{self.schema}.{self.name}"
+        return full_name(self.schema, self.name)
 
     @property
     def quoted(self) -> str:

@@ -21,12 +21,12 @@ from relay import Window
 from relay.archive import Base
 from upstream.ddl_job import DdlJob
 from upstream.schema import Schema, Table
+from upstream.table_name import exactly, full_name
 
 __all__ = ["ROLLED_BYTES", "definitions_after", "past_of", "rolled_plan", "rolling"]
 
 ROLLED_BYTES = 512 << 20
 """Tables of so many bytes are computed together: each time the changes of all of them are read."""
-_LIKE = str.maketrans({"[": "[[]", "*": "[*]", "?": "[?]"})
 
 ReadPast = Callable[[Sequence[str]], Past]
 """Tables (names as `tables_as_of` takes them) at the moment of the new base."""
@@ -88,8 +88,8 @@ def rolling(read: ReadPast) -> Callable[[Sequence[str]], list[str]]:
 
     def make(texts: Sequence[str]) -> list[str]:
         orders = [json.loads(text) for text in texts]
-        tables = {f"{o['chunk']['schema']}.{o['chunk']['table']}": o for o in orders}
-        past = read([name.translate(_LIKE) for name in tables])
+        tables = {full_name(o["chunk"]["schema"], o["chunk"]["table"]): o for o in orders}
+        past = read([exactly(name) for name in tables])
         if missing := sorted(tables.keys() - past.tables.keys()):
             raise BaseError(f"the archive knows no table {', '.join(missing[:5])} at that moment")
         (folder,) = {order["folder"].rpartition("/")[0] for order in orders}

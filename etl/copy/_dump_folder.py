@@ -20,6 +20,7 @@ from urllib.parse import unquote
 
 from etl.copy.errors import CopyError, DumpError
 from upstream import tso
+from upstream.table_name import full_name
 
 METADATA = "metadata"
 _COMPRESSED = r"(?:\.(?:gz|gzip|zst|zstd|snappy|snz))?"
@@ -86,8 +87,8 @@ def list_folder(url: str, sizes: Mapping[str, int]) -> Listing:
         if len({file.form for file in files}) > 1 or len({file.number for file in files}) < len(files):
             names = ", ".join(file.name for file in files[:6])
             raise CopyError(
-                f"{url}: the rows of {schema}.{table} are there twice, or from two dumps: {names}. A dump needs a"
-                " folder of its own"
+                f"{url}: the rows of {full_name(schema, table)} are there twice, or from two dumps: {names}. A dump"
+                " needs a folder of its own"
             )
     return found
 

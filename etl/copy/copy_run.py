@@ -29,6 +29,7 @@ from etl.downstream import Checkpoint, CheckpointTable, MySQLSession
 from etl.settings import Settings
 from relay.jobs import Done, Job, Run, TableProgress
 from upstream import tso
+from upstream.table_name import full_name
 
 __all__ = ["CopyRun", "Ordered", "Place", "Progress"]
 
@@ -205,7 +206,8 @@ class CopyRun:
             found = count_rows(self._session, schema, name)
             if found != expected.get((schema, name), 0):
                 raise CopyError(
-                    f"{schema}.{name} on {self._session.address} has {found} rows, {expected.get((schema, name), 0)}"
+                    f"{full_name(schema, name)} on {self._session.address} has {found} rows,"
+                    f" {expected.get((schema, name), 0)}"
                     " were copied: somebody else wrote there. `sluice jobs cancel` gives this copy up; empty the"
                     " downstream then, and begin anew"
                 )

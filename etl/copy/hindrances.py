@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from etl.copy.plan import CopyPlan
 from etl.downstream import CheckpointTable, MySQLSession
 from relay import RelayLog
+from upstream.table_name import full_name
 
 __all__ = ["downstream_problems", "needed_from", "relay_problems"]
 
@@ -58,7 +59,7 @@ def _held(session: MySQLSession, plan: CopyPlan, into: Sequence[str]) -> list[st
     targets = {planned.schema.lower() for planned in plan.tables} - {name.lower() for name in into}
     planned = {(p.schema.lower(), p.name.lower()) for p in plan.tables}
     return sorted(
-        f"{schema}.{name}"
+        full_name(schema, name)
         for schema, name in session.query("SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES")
         if str(schema).lower() in targets or (str(schema).lower(), str(name).lower()) in planned
     )

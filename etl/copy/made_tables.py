@@ -19,6 +19,7 @@ from etl.formats.sql_text import quote_name
 from etl.rules import Filter, Routes
 from upstream.ddl_job import DdlJob
 from upstream.schema import Table
+from upstream.table_name import full_name
 
 __all__ = ["MadeTables"]
 
@@ -80,14 +81,14 @@ class MadeTables:
         self._session.execute("SET SESSION foreign_key_checks = 0")
         stays = []
         for schema, name in dict.fromkeys((planned.schema, planned.name) for planned in self._plan.tables):
-            doing(f"removing {schema}.{name}")
+            doing(f"removing {full_name(schema, name)}")
             there = self._rows_there(schema, name)
             if there is None:
                 continue
             if there != rows.get((schema, name), 0):
                 stays.append(
-                    f"{schema}.{name} has {there} rows, of which {rows.get((schema, name), 0)} were copied: somebody"
-                    " else wrote there"
+                    f"{full_name(schema, name)} has {there} rows, of which {rows.get((schema, name), 0)} were copied:"
+                    " somebody else wrote there"
                 )
                 continue
             self._session.query(f"DROP TABLE {quote_name(schema)}.{quote_name(name)}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 from etl.copy.definitions import Definitions
@@ -15,6 +14,7 @@ from etl.formats.ddl_forms import unsure_columns
 from etl.rules import Filter, RouteError, Routes
 from upstream import tso
 from upstream.schema import Table
+from upstream.table_name import fits, full_name
 
 _LARGE_CHUNK_BYTES = 128 << 20
 _RATE = 30_000_000
@@ -34,7 +34,7 @@ class PlannedTable:
     @property
     def target(self) -> str:
         """`schema.table` downstream."""
-        return f"{self.schema}.{self.name}"
+        return full_name(self.schema, self.name)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` is the inverse."""
@@ -135,7 +135,7 @@ class _Planner:
             self._notes.append("TIMESTAMPs are taken for UTC: a dump doesn't say in which time zone it was made")
         chosen = [t for t in there if t.full_name in self._held and self._matches(t.full_name)]
         for glob in self._globs:
-            if not any(fnmatchcase(t.full_name, glob) for t in chosen):
+            if not any(fits(t.full_name, glob) for t in chosen):
                 self._problems.append(f"--table {glob}: no table of the source that the rules want has such a name")
         tables = [planned for table in chosen if (planned := self._planned(table)) is not None]
         chunks, of_table = self._chunks(tables)
@@ -145,7 +145,7 @@ class _Planner:
         )  # fmt: skip
 
     def _matches(self, name: str) -> bool:
-        return not self._globs or any(fnmatchcase(name, glob) for glob in self._globs)
+        return not self._globs or any(fits(name, glob) for glob in self._globs)
 
     def _check_missing(self, wanted: Sequence[Table]) -> None:
         missing = [t.full_name for t in wanted if t.full_name not in self._held and self._matches(t.full_name)]

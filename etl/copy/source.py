@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from upstream.schema import Table
+from upstream.table_name import full_name
 
 _SHOWN = 500
 
@@ -34,7 +35,7 @@ class Chunk:
     @property
     def full_name(self) -> str:
         """`schema.table` upstream."""
-        return f"{self.schema}.{self.table}"
+        return full_name(self.schema, self.table)
 
     def __str__(self) -> str:
         return f"{self.full_name} {json.dumps(dict(self.place))}"[:_SHOWN]
@@ -64,7 +65,7 @@ class TableEstimate:
     @property
     def full_name(self) -> str:
         """`schema.table` upstream."""
-        return f"{self.schema}.{self.table}"
+        return full_name(self.schema, self.table)
 
 
 class Source(Protocol):

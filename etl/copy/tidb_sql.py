@@ -23,6 +23,7 @@ from etl.formats.key_ranges import KeyColumn, finer, in_range, key_columns
 from etl.formats.sql_text import literal, quote_table
 from upstream.history import SYSTEM_SCHEMAS
 from upstream.schema import Table
+from upstream.table_name import full_name
 
 __all__ = ["TidbAddress", "TidbSql"]
 
@@ -70,7 +71,7 @@ class TidbSql:
                 " WHERE TABLE_TYPE = 'BASE TABLE'"
             )
         found = [(_text(schema), _text(name), int(size or 0)) for schema, name, size in rows]
-        self._sizes = {f"{schema}.{name}": size for schema, name, size in found}
+        self._sizes = {full_name(schema, name): size for schema, name, size in found}
         return [
             TableEstimate(schema, name, size)
             for schema, name, size in sorted(found)

@@ -22,6 +22,7 @@ from upstream.column_types import LONG
 from upstream.ddl_actions import Action
 from upstream.ddl_job import DdlJob
 from upstream.schema import STATE_PUBLIC, Column, Index, Table
+from upstream.table_name import full_name
 
 _NEW_COLUMN = re.compile(r"ADD COLUMN `(?:[^`]|``)*`")
 _SHORT = {"varchar", "char", "varbinary", "binary"}
@@ -262,5 +263,5 @@ def drop_foreign_keys(session: MySQLSession, table: Table) -> list[str]:
     warnings = []
     for schema, name, key in ((str(a), str(b), str(c)) for a, b, c in found):
         session.execute(f"ALTER TABLE {quote_name(schema)}.{quote_name(name)} DROP FOREIGN KEY {quote_name(key)}")
-        warnings.append(f"foreign key {key} of {schema}.{name} dropped: it was in the way")
+        warnings.append(f"foreign key {key} of {full_name(schema, name)} dropped: it was in the way")
     return warnings

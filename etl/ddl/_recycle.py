@@ -13,6 +13,7 @@ from etl import server_errors
 from etl.downstream import DownstreamError, MySQLSession
 from etl.formats.sql_text import quote_name
 from upstream import tso
+from upstream.table_name import full_name
 
 _NAME = re.compile(r"t(\d+)_(\d+)\Z")
 
@@ -36,7 +37,7 @@ class RecycleBin:
         if not self._session.query(
             "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", (schema, table)
         ):
-            return [f"{schema}.{table} was gone already"]
+            return [f"{full_name(schema, table)} was gone already"]
         if self._keep_s <= 0:
             self._session.execute(f"DROP TABLE {name}")
             return []
@@ -51,7 +52,7 @@ class RecycleBin:
                     raise
                 reason = error.message
         self._session.execute(f"DROP TABLE {name}")
-        return [f"{schema}.{table} is dropped for good, RECOVER TABLE won't bring it back: {reason}"]
+        return [f"{full_name(schema, table)} is dropped for good, RECOVER TABLE won't bring it back: {reason}"]
 
     def truncate(self, schema: str, table: str, old_id: int, commit_ts: int) -> list[str]:
         """Put an empty table in the place of one whose id was `old_id`; warnings. May be repeated for the same

@@ -12,6 +12,7 @@ from etl.drill.errors import DrillError
 from etl.retain import archive_status, had_at
 from etl.settings import Settings
 from relay.archive import Archive, Base, Bases
+from upstream.table_name import TableName
 
 __all__ = ["INTO", "Choice", "choose"]
 
@@ -19,7 +20,6 @@ INTO = "sluice_drill_{schema}"
 _LONGEST_NAME = 64
 _DRAWS = 20
 """Moments at which there may be no table that the settings want."""
-_GLOBBING = frozenset("*?[]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,5 +93,4 @@ def _by_id(base: Base) -> dict[int, int]:
 
 def _fits(name: str) -> bool:
     """Whether a table can be asked for by its name, and its database's name has room for more letters."""
-    schema, _, table = name.partition(".")
-    return "." not in table and not _GLOBBING & set(name) and len(INTO.replace("{schema}", schema)) <= _LONGEST_NAME
+    return len(INTO.replace("{schema}", TableName.parse(name).schema)) <= _LONGEST_NAME

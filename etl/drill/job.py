@@ -27,6 +27,7 @@ from etl.retain import archive_status
 from etl.settings import Settings
 from relay.jobs import CANCEL, CANCELLED, DONE, FAILED, OVER, PAUSED, Job, Jobs, Run, Runner, Touches, meanwhile
 from upstream import tso
+from upstream.table_name import exactly
 
 __all__ = ["KIND", "DrillSummary", "Wish", "ask_for", "cancel_drill", "is_due", "run_drill"]
 
@@ -161,7 +162,9 @@ def _restore(settings: Settings, job: Job, choice: Choice) -> Job:
     known = _known_restore(settings, job)
     if known is not None:
         return known
-    restore = ask_for_restore(settings, Request(choice.ts, choice.tables, INTO), f"the drill {job.id}")
+    restore = ask_for_restore(
+        settings, Request(choice.ts, tuple(map(exactly, choice.tables)), INTO), f"the drill {job.id}"
+    )
     storage = settings.open_relay().storage
     storage.replace(job.ledger.path(_RESTORE), json.dumps({"restore": restore.id}).encode() + b"\n")
     return restore

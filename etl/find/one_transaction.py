@@ -25,6 +25,7 @@ from upstream.by_id import names_by_id
 from upstream.ddl_actions import REMOVES_ROWS, action_name
 from upstream.rows import decode_deletes, decode_inserts, decode_updates
 from upstream.schema import Table
+from upstream.table_name import full_name
 
 __all__ = ["ChangedRow", "ChangedValue", "NoTransactionError", "TransactionView", "view_transaction", "whole_value"]
 
@@ -91,7 +92,7 @@ def view_transaction(
     view = TransactionView(commit_ts, window=(window.lo, window.hi), archived=window.hi <= past.archived[1])
     for ddl in RecordedSchema.of(window).ddls:
         if ddl.commit_ts == commit_ts:
-            names = sorted({f"{schema}.{name}" for _, schema, name in names_by_id(ddl.effect.tables)})
+            names = sorted({full_name(schema, name) for _, schema, name in names_by_id(ddl.effect.tables)})
             view.ddl = FoundDdl(commit_ts, action_name(ddl.type), ddl.query, tuple(names), ddl.type in REMOVES_ROWS)
             view.start_ts = ddl.start_ts
     for skipped in window.skipped:

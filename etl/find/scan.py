@@ -27,6 +27,7 @@ from upstream.ddl_actions import REMOVES_ROWS, action_name
 from upstream.ddl_job import DdlJob
 from upstream.rows import ROWID_NAME, decode_deletes, decode_inserts, decode_updates
 from upstream.schema import Table
+from upstream.table_name import full_name
 
 _KEYS_SHOWN = 3
 _STATEMENT_CHARACTERS = 2_000
@@ -171,7 +172,7 @@ class _WindowScan:
         names = {(table.schema_name, table.name) for table in both}
         if ddl.table_name:
             names.add((ddl.schema_name, ddl.table_name))
-        return tuple(sorted(f"{schema}.{name}" for schema, name in names if self._filter.wants_table(schema, name)))
+        return tuple(sorted(full_name(*name) for name in names if self._filter.wants_table(*name)))
 
     def _rows(self, found: Found, ids: np.ndarray) -> None:
         matches = _Matches()

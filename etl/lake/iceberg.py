@@ -59,10 +59,12 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
         ) from error
 
 
-def export_iceberg(storage: Storage, files: Sequence[LakeFile], catalog: Catalog, name: str) -> list[Exported]:
+def export_iceberg(
+    storage: Storage, files: Sequence[LakeFile], catalog: Catalog, name: str | tuple[str, ...]
+) -> list[Exported]:
     """Have tables of `catalog` hold exactly `files`, all of one table of the lake, in `storage`. `name` is
-    ``namespace.table``; schema versions whose columns have another type than in the newest lie in a table of their own,
-    ``namespace.table_v<version>``.
+    ``namespace.table``, or its parts, which may hold dots; schema versions whose columns have another type than in the
+    newest lie in a table of their own, ``namespace.table_v<version>``.
 
     Raises IcebergError, and what the catalog raises.
     """
@@ -71,30 +73,30 @@ def export_iceberg(storage: Storage, files: Sequence[LakeFile], catalog: Catalog
         by_version.setdefault(file.schema_version, []).append(file)
     if not by_version:
         raise IcebergError(f"the lake has no files for {name}", way_out="`sluice archive run` archives what has landed")
-    namespace = name.rpartition(".")[0]
-    if not namespace:
+    parts = catalog.identifier_to_tuple(name)
+    if len(parts) < 2:
         raise IcebergError(f"{name!r} has no namespace", way_out="write namespace.table")
-    catalog.create_namespace_if_not_exists(namespace)
+    catalog.create_namespace_if_not_exists(parts[:-1])
     found = []
-    for target, (schema, versions) in _tables(storage, by_version, name).items():
+    for target, (schema, versions) in _tables(storage, by_version, parts).items():
         held = [file for version in versions for file in by_version[version]]
         table = _table(catalog, target, schema)
         added, removed = _bring_up_to_date(table, storage, held)
-        found.append(Exported(target, tuple(versions), len(held), added, removed))
+        found.append(Exported(".".join(target), tuple(versions), len(held), added, removed))
     return found
 
 
 def _tables(
-    storage: Storage, by_version: Mapping[int, Sequence[LakeFile]], name: str
-) -> dict[str, tuple[pa.Schema, list[int]]]:
+    storage: Storage, by_version: Mapping[int, Sequence[LakeFile]], name: tuple[str, ...]
+) -> dict[tuple[str, ...], tuple[pa.Schema, list[int]]]:
     """The tables there are to be, with their columns and the versions in each."""
-    found: dict[str, tuple[pa.Schema, list[int]]] = {}
+    found: dict[tuple[str, ...], tuple[pa.Schema, list[int]]] = {}
     for version in sorted(by_version, reverse=True):
         with storage.open(by_version[version][-1].path) as opened:
             schema = pq.read_schema(opened)
         target = name
         if name in found and _contradict(found[name][0], schema):
-            target = f"{name}_v{version}"
+            target = (*name[:-1], f"{name[-1]}_v{version}")
         before, versions = found.get(target, (pa.schema([]), []))
         found[target] = pa.unify_schemas([before, schema]), [*versions, version]
     return found
@@ -104,7 +106,7 @@ def _contradict(one: pa.Schema, other: pa.Schema) -> bool:
     return any(one.field(column).type != other.field(column).type for column in set(one.names) & set(other.names))
 
 
-def _table(catalog: Catalog, name: str, schema: pa.Schema) -> Table:
+def _table(catalog: Catalog, name: tuple[str, ...], schema: pa.Schema) -> Table:
     from pyiceberg.transforms import DayTransform
 
     # Iceberg's own day partitions: the lake's files hold one UTC day each

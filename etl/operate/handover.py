@@ -23,6 +23,7 @@ from etl.settings import Downstream, File, Kafka, Settings, Target, Upstream
 from etl.sinks import open_sink, read_checkpoint
 from relay import Control, Ownership, RelayLog, Stop
 from upstream import EtcdClient, EtcdError, PDClient, PDError, Registry, RegistryError, tso
+from upstream.table_name import TableName
 
 Say = Callable[[str], None]
 
@@ -93,6 +94,7 @@ def copied(settings: Settings, tables: Sequence[str]) -> str:
     """Have tables without a key (``schema.table``) written as what they were at the checkpoint, without asking what a
     Drainer left in them. Raises OperateError where that isn't needed, or not enough.
     """
+    names = [TableName.parse(text) for text in tables]
     relay = settings.open_relay()
     identity = Pipeline.of(settings)
     cluster_id = _no_other_writer(identity, settings.upstream)
@@ -111,16 +113,15 @@ def copied(settings: Settings, tables: Sequence[str]) -> str:
     session = MySQLSession(settings.downstream)
     try:
         session.connect()
-        for table in tables:
-            schema, _, name = table.partition(".")
+        for table in names:
             if not session.query(
-                "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", (schema, name)
+                "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", table
             ):
                 raise OperateError(f"there is no table {table} on {session.address}")
             if session.query(
                 "SELECT 1 FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND"
                 " NON_UNIQUE = 0",
-                (schema, name),
+                table,
             ):
                 raise OperateError(f"table {table} has a key: its rows are replaced by it, whatever a Drainer left")
     finally:
@@ -129,13 +130,13 @@ def copied(settings: Settings, tables: Sequence[str]) -> str:
         settings.downstream,
         cluster_id,
         found,
-        replace(found, owner=owned.pipeline, copied=tuple(dict.fromkeys((*found.copied, *tables)))),
+        replace(found, owner=owned.pipeline, copied=tuple(dict.fromkeys((*found.copied, *map(str, names))))),
     ):
         raise OperateError(
             f"{identity.downstream}: the checkpoint has moved meanwhile, from {found.commit_ts}: pause applying,"
             " copy as of where it is then"
         )
-    return f"{', '.join(tables)}: taken as copied at {tso.text(found.commit_ts)}"
+    return f"{', '.join(map(str, names))}: taken as copied at {tso.text(found.commit_ts)}"
 
 
 def _beginning(relay: RelayLog) -> str:

@@ -15,6 +15,7 @@ from etl.recorded_schema import RecordedSchema, TablesAt
 from relay import DELETE, INSERT, UPDATE, RelayLog, Window
 from upstream.rows import ROWID_NAME, decode_deletes, decode_inserts, decode_updates
 from upstream.schema import Table
+from upstream.table_name import exactly, fits
 from upstream.tso import to_datetime
 
 _KINDS = {INSERT: "insert", UPDATE: "update", DELETE: "delete"}
@@ -134,7 +135,7 @@ def row_changes(
         for raw in batch.to_pylist():
             found = tables.find(raw["table_id"], raw["commit_ts"])
             name = found.full_name if found else _unknown(raw["table_id"])
-            if table is None or name.lower() == table.lower():
+            if table is None or fits(name.lower(), exactly(table).lower()):
                 yield decode(raw, found)
 
 

@@ -19,6 +19,7 @@ from etl.rules import RouteError
 from etl.settings import Downstream, Settings
 from upstream import tso
 from upstream.schema import Table
+from upstream.table_name import full_name
 
 _COLUMNS = "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
 
@@ -134,7 +135,7 @@ def _differs(session: MySQLSession, own: Settings, table: Table, since: int) -> 
     except RouteError as error:
         return str(error)
     there = {str(name).lower() for (name,) in session.query(_COLUMNS, (goal.schema, goal.table))}
-    name = f"{goal.schema}.{goal.table}"
+    name = full_name(goal.schema, goal.table)
     if not there:
         return f"{name} isn't on {session.address}: it has to be there as it was at {tso.text(since)}"
     wanted = {column.name.lower() for column in table.stored_columns}

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 import time
 import zlib
 from collections import Counter
@@ -144,7 +145,7 @@ class Repair:
             if not found.is_passing:
                 raise ReapplyError(
                     f"{found.declined}. What was touched isn't enough: copy the table again, `sluice backfill --table"
-                    f" {table.full_name}`"
+                    f" {shlex.quote(table.full_name)}`"
                 )
             return None
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -28,6 +29,7 @@ from relay.jobs import CANCEL, CANCELLED, DONE, OVER, PAUSED, Job, Run
 from relay.retention import Consumers
 from upstream import PDClient
 from upstream.schema import Table
+from upstream.table_name import full_name
 
 
 def newest_options(settings: Settings, request: Request) -> PrepareOptions:
@@ -41,7 +43,7 @@ def repaired_tables(settings: Settings, request: Request) -> tuple[str, ...]:
     own = request.settings(settings)
     found = look(settings.open_relay(), request.since, request.until, own.filters)
     goals = (own.routes.target(table.schema_name, table.name) for table in found.tables.values())
-    return tuple(sorted({f"{goal.schema}.{goal.table}" for goal in goals}))
+    return tuple(sorted({full_name(goal.schema, goal.table) for goal in goals}))
 
 
 def repair_problems(settings: Settings, request: Request, found: WindowRange) -> list[str]:
@@ -79,7 +81,7 @@ def _nothing(windows: BatchDocument) -> Iterator[pa.RecordBatch]:
 def _unfit(settings: Settings, table: Table) -> str:
     """Why rows of a table can't be repaired, "" if they can."""
     name, filters = table.full_name, settings.filters
-    again = f"copy it again: `sluice backfill --table {name}`"
+    again = f"copy it again: `sluice backfill --table {shlex.quote(name)}`"
     if not locating_columns(table):
         return f"{name} has no key: which of its rows were touched can't be told; {again}"
     if filters.ignored_row_kinds(table.schema_name, table.name) or filters.may_keep_rows(table.schema_name, table.name):
@@ -88,7 +90,7 @@ def _unfit(settings: Settings, table: Table) -> str:
         target = settings.routes.target(table.schema_name, table.name)
     except RouteError as error:
         return str(error)
-    return f"{name} is merged with other tables in {target.schema}.{target.table}" if target.is_merged else ""
+    return f"{name} is merged with other tables in {full_name(target.schema, target.table)}" if target.is_merged else ""
 
 
 def run_repair(settings: Settings, job: Job, run: Run, prepare: Prepare | None) -> ReapplySummary:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
@@ -100,7 +101,7 @@ class TouchedRows:
         if not locating_columns(table):
             raise ReapplyError(
                 f"{table.full_name} has no key: which of its rows were touched can't be told. Copy it again: `sluice"
-                f" backfill --table {table.full_name}`"
+                f" backfill --table {shlex.quote(table.full_name)}`"
             )
         with pa.ipc.open_stream(payload) as reader:
             into.setdefault(table_id, NewestRows(table)).add(reader.read_all())

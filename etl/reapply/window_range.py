@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 
 from etl.prepare import WindowDocument
 from etl.recorded_schema import RecordedSchema
@@ -15,6 +14,7 @@ from relay import RelayError, RelayLog, Window
 from upstream import tso
 from upstream.ddl_job import DdlJob
 from upstream.schema import Table
+from upstream.table_name import fits
 
 
 @dataclass(slots=True)
@@ -115,5 +115,5 @@ def unmatched(globs: Iterable[str], found: WindowRange) -> list[str]:
     return [
         f"--table {glob}: no such table that the rules want changed in this range"
         for glob in globs
-        if not any(fnmatchcase(name, glob) for name in found.tables)
+        if not any(fits(name, glob) for name in found.tables)
     ]

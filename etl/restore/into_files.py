@@ -26,13 +26,13 @@ from relay.jobs import CANCELLED, DONE, PAUSE, PAUSED, Done, Job, TableProgress
 from relay.jobs import Run as JobRun
 from upstream import tso
 from upstream.schema import Table
+from upstream.table_name import exactly
 
 __all__ = ["FilesRun"]
 
 _AT_A_TIME = 50
 """So many tables are computed, and have their files open, at a time."""
 _SERVER = Dialect.of("8.0.36")
-_SPECIAL = str.maketrans({"*": "[*]", "?": "[?]", "[": "[[]"})
 
 
 class FilesRun:
@@ -112,7 +112,7 @@ class FilesRun:
     def _portion(self, names: Sequence[str]) -> None:
         """Write them, compare what was written, publish it."""
         request = self._plan.request
-        globs = [name.translate(_SPECIAL) for name in names]
+        globs = [exactly(name) for name in names]
         past = tables_as_of(self._settings, request.until, globs, run=self._compute)
         files = [file for name in names for file in (file_name(name, request.kind), file_name(name, "schema.sql"))]
         try:

@@ -17,6 +17,7 @@ from etl.restore.summary import RestoreSummary
 from etl.restore.ways import OnSpark, Ways
 from etl.settings import Settings
 from relay.jobs import CANCELLED, OVER, Job, JobOverlapError, Jobs, Runner, Touches
+from upstream.table_name import full_name
 
 __all__ = ["ask_for", "begun", "cancel_restore", "run_restore"]
 
@@ -34,7 +35,7 @@ def ask_for(settings: Settings, request: Request, by: str) -> Job:
     request = request.with_end(settings.open_relay())
     jobs = Jobs.of(settings.open_relay())
     plan = plan_restore(settings, request)
-    tables = tuple(f"{request.into.replace('{schema}', schema)}.{name}" for schema, name in plan.names)
+    tables = tuple(full_name(request.into.replace("{schema}", schema), name) for schema, name in plan.names)
     touched = Touches(downstream_name(request.server(settings).target), tables)
     if plan.problems:
         _check_overlap(jobs, touched)  # whose tables they are that are there already

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 
 from etl.formats.ddl_partitions import plain_name
 from etl.prepare import WindowDocument
@@ -22,6 +21,7 @@ from upstream.ddl_actions import Action
 from upstream.ddl_job import DdlJob
 from upstream.history import SYSTEM_SCHEMAS
 from upstream.schema import Schema, Table
+from upstream.table_name import fits, full_name
 
 __all__ = ["Family", "Lineage", "Name", "missing_references", "unmatched"]
 
@@ -161,13 +161,13 @@ class Lineage:
 def _fits(table: Table, globs: Sequence[str]) -> bool:
     if table.schema_name.lower() in SYSTEM_SCHEMAS or is_internal_table(table.id):
         return False
-    return not globs or any(fnmatchcase(table.full_name, glob) for glob in globs)
+    return not globs or any(fits(table.full_name, glob) for glob in globs)
 
 
 def unmatched(globs: Iterable[str], family: Family) -> list[str]:
     """The globs that nothing fits."""
     names = [table.full_name for table in (*family.asked, *family.others)]
-    return [glob for glob in globs if not any(fnmatchcase(name, glob) for name in names)]
+    return [glob for glob in globs if not any(fits(name, glob) for name in names)]
 
 
 def missing_references(family: Family) -> Mapping[str, list[str]]:
@@ -178,5 +178,5 @@ def missing_references(family: Family) -> Mapping[str, list[str]]:
         for key in table.foreign_keys:
             schema, name = plain_name(key.get("ref_schema") or table.schema_name), plain_name(key["ref_table"])
             if (schema.lower(), name.lower()) not in there:
-                found.setdefault(table.full_name, []).append(f"{schema}.{name}")
+                found.setdefault(table.full_name, []).append(full_name(schema, name))
     return found

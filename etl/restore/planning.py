@@ -19,6 +19,7 @@ from etl.restore.there import Held, look
 from etl.settings import Settings
 from relay.jobs import Jobs
 from upstream import tso
+from upstream.table_name import exactly, fits, full_name
 
 __all__ = ["plan_restore", "plan_with"]
 
@@ -159,18 +160,18 @@ class _Planner:
             self._check_beside({schema.lower() for schema, _ in targets})
         taken = [name for name in held.tables if not self._may_replace(name)]
         if taken:
-            shown = [f"{schema}.{name}" for schema, name in taken]
+            shown = [full_name(schema, name) for schema, name in taken]
             self._problems.append(
                 f"{_some(shown)} {'is' if len(shown) == 1 else 'are'} there already: give another --into, or have them"
                 f" replaced: {' '.join(f'--replace {name}' for name in shown[:3])}{' …' if len(shown) > 3 else ''}"
             )
         for (schema, name), why in held.stuck.items():
             if self._may_replace((schema, name)):
-                self._problems.append(f"{schema}.{name} can't be replaced: {why}. Drop it first")
+                self._problems.append(f"{full_name(schema, name)} can't be replaced: {why}. Drop it first")
         return held
 
     def _may_replace(self, name: Name) -> bool:
-        return f"{name[0]}.{name[1]}".lower() in {one.lower() for one in self._request.replacing}
+        return any(fits(full_name(*name).lower(), exactly(one).lower()) for one in self._request.replacing)
 
     def _check_beside(self, targets: set[str]) -> None:
         """On the pipeline's own server nothing may go where it writes."""

@@ -14,6 +14,7 @@ from etl.downstream import DownstreamError, MySQLSession
 from etl.formats.sql_text import quote_name
 from etl.restore.lineage import Name
 from etl.restore.there import look
+from upstream.table_name import full_name
 
 __all__ = ["Scratch", "scratch_schema"]
 
@@ -66,7 +67,7 @@ class Scratch:
                 except DownstreamError as error:
                     if error.transient:
                         raise
-                    stays.append(f"{self._schema}.{_kept(number)}, which was {'.'.join(name)}: {error.message}")
+                    stays.append(f"{self._schema}.{_kept(number)}, which was {full_name(*name)}: {error.message}")
         if not stays:
             self.drop(new_schemas)
         return stays

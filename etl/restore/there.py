@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from etl.downstream import MySQLSession
 from etl.restore.lineage import Name
+from upstream.table_name import full_name
 
 __all__ = ["Held", "look"]
 
@@ -56,4 +57,4 @@ def _why_stuck(session: MySQLSession, schema: str, name: str, kind: str) -> str:
         " UNIQUE_CONSTRAINT_SCHEMA = %s AND REFERENCED_TABLE_NAME = %s LIMIT 1",
         (schema, name),
     )
-    return f"{referring[0][0]}.{referring[0][1]} has a foreign key to it" if referring else ""
+    return f"{full_name(*referring[0])} has a foreign key to it" if referring else ""

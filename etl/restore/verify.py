@@ -21,11 +21,11 @@ from etl.settings import Settings
 from relay import SKIP
 from relay.archive import Archive
 from upstream.schema import Table
+from upstream.table_name import exactly
 
 __all__ = ["verify"]
 
 Doing = Callable[[str], None]
-_SPECIAL = str.maketrans({"*": "[*]", "?": "[?]", "[": "[[]"})
 _SHOWN = 5
 
 
@@ -72,7 +72,7 @@ def _expected(settings: Settings, plan: RestorePlan, notes: list[str], run: Run 
     ignored = [one.commit_ts for one in decisions if one.action == SKIP]
 
     def computed(tables: Sequence[Table]) -> dict[str, Fingerprint]:
-        names = [table.full_name.translate(_SPECIAL) for table in tables]
+        names = [exactly(table.full_name) for table in tables]
         past = tables_as_of(settings, plan.until, names, ignored=ignored, run=run)
         wanted = {table.full_name for table in tables}
         return {name: found for name, found in past.fingerprints().items() if name in wanted}

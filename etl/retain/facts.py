@@ -82,7 +82,7 @@ def _turns_of(document: Mapping[str, Any], there: set[int]) -> Iterator[Turn]:
             there.discard(table_id)
             continue
         there.add(table_id)
-        name = f"{table.schema_name}.{table.name}"
+        name = table.full_name
         if ddl.type == Action.EXCHANGE_PARTITION:
             yield Turn(ddl.commit_ts, table_id, name, takes=moved or (table_id,))
         elif table_id in before:

@@ -23,6 +23,7 @@ from relay import RelayError
 from relay.archive import DEAD_AFTER_MS, Archive, Base, Bases, Hold, Holds
 from relay.jobs import Jobs
 from upstream import tso
+from upstream.table_name import TableName
 
 __all__ = ["RetainSummary", "keep_of", "living_holds", "retain"]
 
@@ -78,7 +79,7 @@ def keep_of(settings: Settings) -> Keep:
     filters = settings.rules.filters
 
     def wanted(name: str) -> bool:
-        return filters.wants_table(*name.split(".", 1))
+        return filters.wants_table(*TableName.parse(name))
 
     return Keep(settings.archive.keep_ms, settings.archive.bases_keep_ms, wanted)
 

@@ -21,6 +21,7 @@ from relay.archive import Archive, Hold, Holds
 from relay.jobs import Jobs
 from relay.storage import LocalStorage
 from upstream import tso
+from upstream.table_name import full_name
 
 __all__ = ["ArchiveStatus", "Disk", "UnknownTable", "archive_status"]
 
@@ -169,7 +170,7 @@ def _names(archive: Archive, where: Mapping[int, str]) -> dict[int, str]:
                 for window in log.windows(volume.lo, volume.hi):
                     for table_id in [i for i in left if window.tables.get(str(i))]:
                         table = window.tables[str(table_id)]
-                        found[table_id] = f"{table['schema_name']}.{table['name']}"
+                        found[table_id] = full_name(table["schema_name"], table["name"])
                         left.discard(table_id)
             if not left:
                 break

@@ -31,7 +31,7 @@ __all__ = ["HourSizes", "Known", "Listed", "Summaries", "readable", "renew_summa
 
 log = logging.getLogger("sluice.archive")
 
-_FORMAT = 1
+_FORMAT = 2
 _FOLDER = "summaries"
 _HOURS = f"{_FOLDER}/hours.json"
 

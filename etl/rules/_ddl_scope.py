@@ -21,6 +21,7 @@ from upstream.column_types import FLAG_NOT_NULL
 from upstream.ddl_actions import REMOVES_ROWS, RENAMES, Action
 from upstream.ddl_job import DdlJob, Effect
 from upstream.schema import Schema, Table
+from upstream.table_name import full_name
 
 _HAS_NO_SCHEMA = {Action.FLASHBACK_CLUSTER}
 
@@ -128,7 +129,7 @@ class _Scope:
         merged = next((t for t in targets if t.is_merged), None)
         if merged is None:
             return True
-        place = f"{merged.schema}.{merged.table}"
+        place = full_name(merged.schema, merged.table)
         if self._kind in RENAMES and old is not None and new is not None:
             if (targets[0].schema.lower(), targets[0].table.lower()) == (
                 targets[1].schema.lower(),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 
 from etl.rules.filters import Filter, NameRule
+from upstream.table_name import fits, full_name, schema_fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +17,9 @@ class _AllBut(NameRule):
 
     def matches(self, schema: str, table: str) -> bool:
         if not table:
-            return not any(fnmatchcase(schema, glob.partition(".")[0]) for glob in self.globs)
-        return not any(fnmatchcase(f"{schema}.{table}", glob) for glob in self.globs)
+            return not any(schema_fits(schema, glob) for glob in self.globs)
+        name = full_name(schema, table)
+        return not any(fits(name, glob) for glob in self.globs)
 
 
 def only_tables(filters: Filter, globs: Sequence[str]) -> Filter:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from errors import SluiceError
 from etl.rules.name_pattern import matches, plain_name
+from upstream.table_name import full_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,8 @@ class Routes:
         taken = naming if rule else naming + bringing
         if taken and not (rule and rule.target_table):
             raise RouteError(
-                f"{schema}.{table} keeps its name and goes to {'.'.join(target)}, which is also where {taken[0].text}"
+                f"{full_name(schema, table)} keeps its name and goes to {full_name(*target)}, which is also where"
+                f" {taken[0].text}"
                 f" takes other tables. To merge them give it a rule of its own ([[route]] schema-pattern = '{schema}',"
                 f" table-pattern = '{table}', target-schema = '{target[0]}', target-table = '{target[1]}'), to keep"
                 " them apart another target, to leave it out [filter] ignore-table"

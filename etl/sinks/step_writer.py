@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import secrets
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -249,7 +250,7 @@ class StepWriter:
             f" {columns}, COUNT(*) FROM <upstream's table> GROUP BY {columns}; what it is here: SELECT {columns},"
             f" COUNT(*) FROM {target} GROUP BY {columns}; where the two differ: DELETE FROM {target}, and load all of"
             f" the table as of that snapshot (dumpling --snapshot {at} --tables-list); then `sluice takeover --copied"
-            f" {step.full_name}`"
+            f" {shlex.quote(step.full_name)}`"
         )
 
     def _still_there(self, step: Step) -> int:
@@ -296,8 +297,8 @@ class StepWriter:
             " upstream at its checkpoint.",
             f"{found}{f' ({keys})' if keys else ''}",
             f"repair these rows there, or copy the table again, then start again. `sluice relay show {step.commit_ts}"
-            f" --rows --table {step.full_name}` shows the changes, `sluice txn skip COMMIT_TS` leaves one transaction"
-            " out",
+            f" --rows --table {shlex.quote(step.full_name)}` shows the changes, `sluice txn skip COMMIT_TS` leaves"
+            " one transaction out",
         )
 
     def _missing(self, step: Step) -> str:

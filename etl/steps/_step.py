@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from errors import SluiceError
 from etl.steps._details import Detail, detail_from_text, detail_to_text
+from upstream.table_name import full_name
 
 STEP_SCHEMA = pa.schema(
     [
@@ -68,7 +69,7 @@ class Step:
     @property
     def full_name(self) -> str:
         """`schema.table`, for messages."""
-        return f"{self.schema}.{self.table}"
+        return full_name(self.schema, self.table)
 
 
 def to_batches(steps: Iterator[Step]) -> Iterator[pa.RecordBatch]:

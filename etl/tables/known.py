@@ -15,6 +15,7 @@ from etl.settings import Downstream, Settings
 from etl.tables.replica import Replica, ReplicaTable
 from relay.measures import Measures, TableCount
 from relay.verified import TableVerified, Verifications
+from upstream.table_name import TableName, TableNameError, full_name
 
 __all__ = ["SORTS", "KnownTable", "KnownTables", "Selection", "known_tables"]
 
@@ -103,9 +104,18 @@ def known_tables(settings: Settings, replica: Replica) -> KnownTables:
     relay = settings.open_relay()
     counts = _asked("measures", Measures(relay, downstream_name(settings.target)).tables, errors)
     verified = _asked("verified", Verifications(relay).last, errors)
-    names = sorted(name for name in {*counts, *verified} if "." in name)
+    names = sorted(filter(_is_table, {*counts, *verified}))
     found = [_known(settings, name, replica, counts.get(name), verified.get(name)) for name in names]
     return KnownTables((*found, *_downstream_alone(settings, replica, found)), errors)
+
+
+def _is_table(name: str) -> bool:
+    """Return whether it names a table: records of older versions don't, where a name holds several dots."""
+    try:
+        TableName.parse(name)
+    except TableNameError:
+        return False
+    return True
 
 
 T = TypeVar("T")
@@ -122,14 +132,14 @@ def _asked(source: str, question: Callable[[], dict[str, T]], errors: dict[str, 
 def _known(
     settings: Settings, name: str, replica: Replica, count: TableCount | None, verified: TableVerified | None
 ) -> KnownTable:
-    schema, _, table = name.partition(".")
+    schema, table = TableName.parse(name)
     counted = count or TableCount()
     try:
         goal = settings.routes.target(schema, table) if settings.routes.rules else Target(schema, table)
     except RouteError as error:
         return KnownTable(name, "", counted, verified, problem=str(error))
     there = replica.tables.get((goal.schema.lower(), goal.table.lower()))
-    return KnownTable(name, f"{goal.schema}.{goal.table}", counted, verified, there)
+    return KnownTable(name, full_name(goal.schema, goal.table), counted, verified, there)
 
 
 def _downstream_alone(settings: Settings, replica: Replica, known: Iterable[KnownTable]) -> Iterable[KnownTable]:
@@ -143,5 +153,5 @@ def _downstream_alone(settings: Settings, replica: Replica, known: Iterable[Know
         place = (table.schema, table.name)
         if place in taken or not settings.filters.wants_table(*place):
             continue
-        name = f"{table.schema}.{table.name}"
+        name = full_name(table.schema, table.name)
         yield KnownTable(name, name, replica=table)

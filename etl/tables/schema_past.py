@@ -13,6 +13,7 @@ from upstream.by_id import names_by_id
 from upstream.ddl_actions import REMOVES_ROWS, action_name
 from upstream.ddl_job import DdlJob
 from upstream.schema import Column, Table
+from upstream.table_name import full_name
 
 __all__ = ["ColumnChange", "SchemaChange", "SchemaPast", "schema_past"]
 
@@ -89,7 +90,7 @@ def _look(window: Window, until: int, found: SchemaPast) -> None:
 def _describe(schema: RecordedSchema, tables: TablesAt, window: Window, found: SchemaPast) -> None:
     """The table as the window leaves it, if it is in it."""
     known = (schema.tables, *(ddl.effect.tables for ddl in schema.ddls))
-    ids = {i for each in known for i, *place in names_by_id(each) if ".".join(place) == found.name}
+    ids = {i for each in known for i, *place in names_by_id(each) if full_name(*place) == found.name}
     for table in (tables.find(table_id, window.hi + 1) for table_id in ids):
         if table is not None and table.full_name == found.name:
             found.columns = [(c.name, column_type(c), not c.not_null) for c in table.columns if _shown(c)]
@@ -97,7 +98,7 @@ def _describe(schema: RecordedSchema, tables: TablesAt, window: Window, found: S
 
 def _pass(ddl: DdlJob, tables: TablesAt, found: SchemaPast) -> None:
     before, after = _sides(ddl, tables, found.name)
-    named = f"{ddl.schema_name}.{ddl.table_name}" == found.name
+    named = full_name(ddl.schema_name, ddl.table_name) == found.name
     if before is None and after is None and not named:
         return
     change = SchemaChange(

@@ -12,6 +12,7 @@ from etl.verify.past import PastCompared, PastSide
 from etl.verify.result import TableResult
 from etl.verify.taking import EXAMPLES, Taking
 from relay.jobs import Done, TableProgress
+from upstream.table_name import full_name
 
 __all__ = ["compare_with_past"]
 
@@ -47,7 +48,7 @@ def _take(taking: Taking, one: PastCompared, changed: dict[str, str]) -> None:
             return
     target = taking.place.settings.routes.target(one.table.schema_name, one.table.name)
     result = TableResult(
-        one.table.full_name, f"{target.schema}.{target.table}", taking.ts, one.rows, one.bytes, differences,
+        one.table.full_name, full_name(target.schema, target.table), taking.ts, one.rows, one.bytes, differences,
         one.more_parts, one.rows, tuple(differences_of(one.apart, EXAMPLES)) if one.apart is not None else (),
     )  # fmt: skip
     taking.take_differing(result, one.apart if differences else None)

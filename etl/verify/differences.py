@@ -16,12 +16,12 @@ from etl.verify.rows_apart import Apart, key_of, keys_bytes
 from etl.verify.side import CHANGED, EXTRA, MISSING, Difference
 from relay import Window
 from upstream import tso
+from upstream.table_name import exactly
 
 __all__ = ["differences_of", "said_last"]
 
 _LOOK_S = 3.0
 """So long the log is read backwards for a row."""
-_SPECIAL = str.maketrans({"*": "[*]", "?": "[?]", "[": "[[]"})
 
 
 def differences_of(found: Apart, most: int) -> list[Difference]:
@@ -83,7 +83,7 @@ def said_last(settings: Settings, difference: Difference, until: int) -> Differe
         return difference  # no key tells it from others
     try:
         past = Past.of(settings)
-        name = difference.table.translate(_SPECIAL)
+        name = exactly(difference.table)
         query = Query(
             past.first, until, (name,), ("insert", "update", "delete"), key=_key_text(difference.key), limit=1
         )

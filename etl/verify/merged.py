@@ -11,6 +11,7 @@ from etl.rules import RouteError
 from etl.settings import Settings
 from upstream.codec.columnar import arrow_type
 from upstream.schema import Column, Table
+from upstream.table_name import full_name
 
 __all__ = ["Merged", "as_first", "identity", "merged", "merged_into", "visible_columns"]
 
@@ -35,8 +36,8 @@ class Merged:
         for table in self.tables[1:]:
             if _shape(table) != shape:
                 return (
-                    f"{first.full_name} and {table.full_name} are merged into {self.schema}.{self.name}, and have other"
-                    " columns or another key: their rows can't be compared as those of one table"
+                    f"{first.full_name} and {table.full_name} are merged into {full_name(self.schema, self.name)}, and"
+                    " have other columns or another key: their rows can't be compared as those of one table"
                 )
         return ""
 

@@ -23,6 +23,7 @@ from etl.verify.rows_apart import Apart, apart, as_table
 from relay import SKIP, Decision
 from relay.archive import Archive
 from upstream.schema import Table
+from upstream.table_name import TableName, exactly
 
 __all__ = ["PAST_ZEROS", "PastCompared", "PastSide"]
 
@@ -31,7 +32,6 @@ MOST_PARTS = 64
 """Of so many parts that differ the rows are looked at, a table."""
 PAST_ZEROS = ("double",)
 """Kinds whose zero has its sign: a FLOAT's may have lost it on the way into a base."""
-_LIKE = str.maketrans({"*": "[*]", "?": "[?]", "[": "[[]"})
 
 Doing = Callable[[str], None]
 
@@ -88,7 +88,7 @@ class PastSide:
         """Each name by itself, those that are merged together."""
         found: dict[tuple[str, str], list[str]] = {}
         for name in sorted(names):
-            target = merged_into(self._settings, *name.split(".", 1))
+            target = merged_into(self._settings, *TableName.parse(name))
             found.setdefault(target or ("", name), []).append(name)
         return [tuple(unit) for unit in found.values()]
 
@@ -108,7 +108,7 @@ class PastSide:
                 self.unknown |= dict.fromkeys(unit, str(error))
 
     def _past(self, names: Sequence[str]) -> Past:
-        globs = [name.translate(_LIKE) for name in names]
+        globs = [exactly(name) for name in names]
         return tables_as_of(self._settings, self.ts, globs, ignored=self._ignored(), run=self._run)
 
     def _decided(self) -> list[Decision]:

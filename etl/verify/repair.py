@@ -4,6 +4,7 @@ which the tables are compared again.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from etl.verify.rows_apart import Apart, key_of, keys_apart
 from etl.verify.tables import only_columns
 from relay.jobs import Job
 from upstream.schema import Table
+from upstream.table_name import TableName, exactly
 
 __all__ = ["again", "create_repair", "repair_sql", "table_repair"]
 
@@ -28,7 +30,6 @@ _KEYS = 200
 """Rows of a chunk."""
 _MOST_KEYS = 20_000
 """Of a table in which more rows differ all rows are copied."""
-_SPECIAL = str.maketrans({"*": "[*]", "?": "[?]", "[": "[[]"})
 
 
 def repair_sql(settings: Settings, summary: VerifySummary) -> Iterator[bytes]:
@@ -63,7 +64,7 @@ def create_repair(settings: Settings, summary: VerifySummary, by: str) -> Job:
             way_out="do what the problems ask for: `sluice backfill --table` brings a table that isn't there",
         )
     if not settings.upstream.sql_host:
-        names = " ".join(f"--table {one.name}" for one in wrong[:3])
+        names = " ".join(f"--table {shlex.quote(one.name)}" for one in wrong[:3])
         raise VerifyError(
             "[upstream] sql-host is missing: a repair is read from TiDB",
             way_out="`sluice verify --repair` prints the SQL that does it without; or have the tables beside their own,"
@@ -72,12 +73,12 @@ def create_repair(settings: Settings, summary: VerifySummary, by: str) -> Job:
     _refuse_merged(settings, wrong)
     found = KeptResults(settings.open_relay().storage, summary.job).apart()
     only = {one.name: tuple(_conditions(found[one.name])) for one in wrong if _is_named(one, found)}
-    request = BackfillRequest(tuple(one.name.translate(_SPECIAL) for one in wrong), only=only)
+    request = BackfillRequest(tuple(exactly(one.name) for one in wrong), only=only)
     return create_backfill(settings, request, by)
 
 
 def _refuse_merged(settings: Settings, wrong: Iterable[TableResult]) -> None:
-    merged = [one.name for one in wrong if settings.routes.target(*one.name.split(".", 1)).is_merged]
+    merged = [one.name for one in wrong if settings.routes.target(*TableName.parse(one.name)).is_merged]
     if merged:
         raise VerifyError(
             f"{', '.join(merged[:3])}: merged with other tables downstream, from which a backfill can't tell its rows",
@@ -88,7 +89,7 @@ def _refuse_merged(settings: Settings, wrong: Iterable[TableResult]) -> None:
 
 def again(summary: VerifySummary) -> VerifyRequest:
     """What to verify once a repair is done: the tables that differed, in the same way."""
-    return VerifyRequest(tuple(one.name.translate(_SPECIAL) for one in summary.unequal), summary.how)
+    return VerifyRequest(tuple(exactly(one.name) for one in summary.unequal), summary.how)
 
 
 def _is_named(one: TableResult, found: Mapping[str, Apart]) -> bool:
@@ -107,7 +108,7 @@ def table_repair(session: MySQLSession, found: Apart, downstream: str, more: int
     """The rows of a table that differ, with the columns that can be written in `downstream` (`schema.table`). Raises
     DownstreamError.
     """
-    schema, _, name = downstream.partition(".")
+    schema, name = TableName.parse(downstream)
     place = _written(session, found.table, schema, name)
     names = [column.name for column in place.writable_columns]
     return TableRepair(place, found.gone.select(names), found.come.select(names), more)

@@ -13,6 +13,8 @@ from great_expectations.core.batch_definition import BatchDefinition
 from great_expectations.data_context import AbstractDataContext
 from great_expectations.execution_engine import SparkDFExecutionEngine
 
+from upstream.table_name import TableName
+
 if TYPE_CHECKING:
     from expectations.lake_place import LakePlace
     from expectations.server_place import ServerPlace
@@ -61,7 +63,7 @@ class ServerBatches:
             name=name, connection_string=_DIALECT, create_temp_table=False,
             kwargs={"creator": lambda: _Borrowed(self._place), "poolclass": sqlalchemy.pool.StaticPool},
         )  # fmt: skip
-        schema, _, table = name.partition(".")
+        schema, table = TableName.parse(name)
         asset = source.add_table_asset(name, table_name=table, schema_name=schema)
         return asset.add_batch_definition_whole_table("all"), {}
 

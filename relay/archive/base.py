@@ -24,6 +24,7 @@ import google_crc32c
 from relay.errors import RelayCorruptError, RelayError
 from relay.sealed import seal, unseal
 from relay.storage import Storage
+from upstream.table_name import full_name
 
 __all__ = ["Base", "BaseFile", "BaseTable", "Bases", "Making", "base_id"]
 
@@ -80,7 +81,7 @@ class BaseTable:
     @property
     def full_name(self) -> str:
         """`schema.table` upstream."""
-        return f"{self.schema}.{self.name}"
+        return full_name(self.schema, self.name)
 
     @property
     def rows(self) -> int:

@@ -10,13 +10,19 @@ import pytest
 from past_model import HOUR, Past, crc32c, definition
 
 from etl.retain import NotArchivedError, RetainError, archive_status, retain
+from etl.retain.needs import Facts, needs
+from etl.retain.origins import Snapshot
+from etl.retain.run import keep_of
 from etl.retain.tasks import retain_or_say_why
 from etl.settings import Settings, parse_settings
+from etl.settings.rules import parse_filter
 from relay import RelayCorruptError, RelayLog
 from relay.archive import Archive, Base, BaseFile, Bases, BaseTable, Hold, Holds, Making, base_id, write_log
 from relay.jobs import Jobs, Runner, Touches
 from relay.retention import ARCHIVE, Consumers
 from relay.url import folder_of
+from upstream import tso
+from upstream.table_name import full_name
 
 
 class Site:
@@ -208,3 +214,14 @@ def test_what_a_job_reads_stays_until_the_job_is_over(site):
     with job.run_as(Runner("a test")) as run:
         run.end("done")
     assert retain(site.settings(keep=site.keep())).bases == (base.id,)
+
+
+def test_a_base_stays_that_alone_holds_a_table_of_a_database_with_a_dot_in_its_name(site):
+    rules, _ = parse_filter({"replicate-do-db": ["shop", "my\\.db"]})
+    settings = replace(site.settings(keep="30d"), filters=rules)
+    days = [tso.compose(1_790_000_000_000 + day * 86_400_000) for day in range(61)]
+    orders, own = full_name("shop", "orders"), full_name("my.db", "orders")
+    bases = (Snapshot(days[1], {1: orders, 2: own}, "b1"), Snapshot(days[20], {1: orders}, "b20"))
+    found = needs(Facts(days[0], days[60], bases, ()), keep_of(settings), days[60])
+    assert (found.forget, found.before_ts) == ((), days[1])
+    assert "`my.db`.orders, in the base b1" in found.held_by

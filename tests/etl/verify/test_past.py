@@ -16,6 +16,7 @@ from etl.settings import Settings
 from etl.verify.past import PastSide
 from relay import RelayLog
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.odd_names import ROWS, odd_tables
 from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.restore.restoring import archived, settings_of
@@ -91,3 +92,20 @@ def test_merged_tables_are_compared_as_one_without_a_tidb_too(mariadb: MariaDBSe
         assert cursor.execute("DELETE FROM d.orders WHERE id = 103") == 1
     wrong, _, side = compared(settings)
     assert (wrong, side.unknown) == ({"d.orders_1": (3, 2)}, {})
+
+
+def test_tables_whose_names_need_quoting_are_compared_each_with_its_own_past(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    story, tables = odd_tables(mariadb, tmp_path)
+    archived(RelayLog.open(story.url), windows_a_volume=1000)
+    story.apply()
+    settings = settings_of(mariadb, story.url)
+    wrong, count, side = compared(settings)
+    assert (wrong, count, side.unknown) == ({}, len(tables), {})
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        assert cursor.execute("DELETE FROM `my.db`.orders WHERE id < 5") == 5
+        assert cursor.execute("DELETE FROM my.`db.orders`") == ROWS
+        assert cursor.execute("UPDATE MyApp.`a``b` SET n = 'x' WHERE id = 1") == 1
+    expected = {"`my.db`.orders": (5, 0), "my.`db.orders`": (ROWS, 0), "MyApp.a`b": (1, 1)}
+    assert compared(settings)[0] == expected
