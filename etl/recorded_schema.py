@@ -55,7 +55,7 @@ class RecordedSchema:
         return replace(
             self,
             ddls=tuple(ddl for ddl in self.ddls if ddl.commit_ts <= hi),
-            schema_version=min(later) - 1,
+            schema_version=max([min(later) - 1, *(ddl.schema_version for ddl in self.ddls if ddl.commit_ts <= hi)]),
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -70,7 +70,8 @@ class SchemaHistory:
         self.dropping_columns: set[int] = set()
         self._old_collations = False
         self.changed_at: dict[int, int] = {}
-        """The schema version of the last job that changed a table, by its id."""
+        """The schema version of the last job that changed a table, by its id. It ascends for one table; TiDB promises
+        nothing about the versions of jobs of different tables."""
         self.moved: dict[int, list[Moved]] = {}
         """The last few jobs of MOVES_ROWS of each table, under all the ids it had before and after."""
         self._dropped_schemas: dict[int, _Dropped] = {}
@@ -85,7 +86,7 @@ class SchemaHistory:
         return history
 
     def advance(self, jobs: Iterable[Job], schema_version: int | None = None) -> None:
-        """Move on over jobs, ascending by schema version, and stand at `schema_version` then (None: the last one's).
+        """Move on over jobs, in order for each table, and stand at `schema_version` then (None: the highest one's).
         What only rows and statements of long ago could ask for is forgotten. Raises HistoryError.
         """
         newest = 0
@@ -113,15 +114,18 @@ class SchemaHistory:
         return next((t for t in self.tables.values() if (t.schema_name.lower(), t.name.lower()) == wanted), None)
 
     def apply(self, job: Job) -> Effect:
-        """Move on by one job and tell what it changed. Jobs that failed, jobs at or below the current schema version
-        and ignored types change nothing. Raises HistoryError when the job lacks what its type needs.
+        """Move on by one job and return what it changed.
+
+        Jobs that failed, jobs that are not newer than their table and ignored types change nothing. A job of another
+        table may have a higher version although its binlog came first. Raises HistoryError when the job lacks what its
+        type needs.
         """
         if not job.finished:
             return Effect()
         if job.starts_dropping_column:
             self.dropping_columns.add(job.table_id)
             return Effect()
-        if job.schema_version <= self.schema_version:
+        if job.schema_version <= self.changed_at.get(job.table_id, 0):
             return Effect()
         effect = Effect() if job.type in IGNORED_ACTIONS else self._effect(job)
         if self._old_collations:
@@ -139,7 +143,7 @@ class SchemaHistory:
                 self.truncated.discard(table_id)
             self.dropping_columns.discard(table_id)
             self.changed_at[table_id] = job.schema_version
-        self.schema_version = job.schema_version
+        self.schema_version = max(self.schema_version, job.schema_version)
         return effect
 
     def _note_move(self, job: Job, effect: Effect) -> None:

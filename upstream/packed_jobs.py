@@ -7,7 +7,7 @@ history has them by id, which is the order in which they were begun.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple, Self
 
 import pyarrow as pa
@@ -60,9 +60,11 @@ class PackedJobs:
         """The highest schema version that a job left behind which had ended by `ts` (TSO), 0 if none had."""
         return max((each.schema_version for each in self._finished if each.finished_ts <= ts), default=0)
 
-    def through(self, schema_version: int) -> Iterator[Job]:
-        """Those that left a version behind, through `schema_version`, ascending."""
-        return (_unpack(each) for each in self._finished if each.schema_version <= schema_version)
+    def through(self, schema_version: int, without: Collection[int] = frozenset()) -> Iterator[Job]:
+        """Those that left a version behind, through `schema_version`, ascending; `without` the jobs of these ids."""
+        return (
+            _unpack(each) for each in self._finished if each.schema_version <= schema_version and each.id not in without
+        )
 
     def after(self, schema_version: int) -> Iterator[Job]:
         """Those that left a later version behind, ascending."""

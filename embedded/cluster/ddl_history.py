@@ -117,6 +117,9 @@ class DDLHistory:
     def _publish(self, job: _Job, commit_ts: int) -> None:
         # FinishedTS is the start of the transaction that writes the history entry.
         self._store.put(history_job_key(job.id), job.document, max(job.finished_ts, commit_ts) + 1)
+        diff = self._diffs.get(job.schema_version)
+        if diff is not None and job.schema_version <= self._schema_version:  # another job of a higher version was first
+            self._store.put(string_key(f"Diff:{job.schema_version}"), diff, commit_ts)
         if job.schema_version > self._schema_version:
             for version in range(self._schema_version + 1, job.schema_version + 1):
                 if version in self._diffs:

@@ -195,7 +195,8 @@ class Checkpoint:
         """The checkpoint moved to `commit_ts`, with nothing pending; consistent unless a flight or a Drainer's changes
         may reach further.
         """
-        version = self.schema_version if schema_version is None else schema_version
+        # DDL of different tables needn't come in the order of its versions.
+        version = max(self.schema_version, schema_version or 0)
         flight = self.flight if self.flight is not None and commit_ts < self.flight.until else None
         ts_map = self.ts_map if commit_ts == self.commit_ts else {}
         moved = replace(self, commit_ts=commit_ts, schema_version=version, ts_map=ts_map, pending=None, flight=flight)

@@ -5,6 +5,7 @@ DDL jobs.
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,17 @@ class SchemaThen:
         self._tikv = tikv
         self._ts = ts
         self._old_collations = old_collations
+
+    def without(self, version: int, early: Collection[int]) -> SchemaHistory:
+        """Return the schema after all jobs through `version` but those with the ids `early`.
+
+        Raises as `at`. A job can have a version below `version` and a binlog that comes later, see
+        docs/decisions.md.
+        """
+        jobs = PackedJobs.of(read_raw_ddl_jobs(self._tikv, self._ts))
+        history = self._empty()
+        history.advance(jobs.through(version, early), version)
+        return history
 
     def at(self, version: int, snapshots: SchemaSnapshots | None = None) -> tuple[SchemaHistory, set[int]]:
         """The schema after all jobs through `version`, and the ids of those. Raises TiKVError, HistoryError,

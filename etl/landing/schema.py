@@ -38,6 +38,8 @@ log = logging.getLogger("sluice.land")
 
 _PAUSES_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _DIFFS_KEPT = 4096
+_VERSIONS_LOOKED_BACK = 32
+"""A change may be under way whose version is so far below that of DDL which is over; measured: 1 to 4."""
 
 
 class UnknownTableError(SluiceError):
@@ -92,22 +94,37 @@ class SchemaBegin:
     snapshots: SchemaSnapshots | None = None
 
 
+Rebuilt = Callable[[Collection[int]], SchemaHistory]
+"""From the ids of DDL jobs: the history that landing begins with, without these jobs."""
+
+
 class LandingSchema:
     """The schema as of the last landed window. After an exception from `resolve` it must be loaded again."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 two of them as the history was begun
         self,
         history: SchemaHistory,
         pd: PDClient,
         tikv: TiKVClient,
         relaxed: Mapping[str, Any] | None = None,
         known_jobs: Collection[int] = frozenset(),
+        rebuilt: Rebuilt | None = None,
     ) -> None:
-        """`relaxed`: as in the last window record. `known_jobs`: the ids of DDL jobs that `history` has gone past."""
+        """Begin at `history`, which has gone past the DDL jobs with the ids `known_jobs`.
+
+        `relaxed`: as in the last window record. `rebuilt`: makes the same history without some of these jobs.
+        """
         self._history = history
+        self._rebuilt = rebuilt
+        self._steps: list[tuple[int, int]] = []
+        """Job id and schema state of each DDL binlog since the beginning."""
         self._diffs: dict[int, dict[str, Any]] = {}
         self._known_jobs = known_jobs
         self._relaxed = {int(i): list(indexes) for i, indexes in (relaxed or {}).items()}
+        self._loosened: dict[int, tuple[int, bool]] = {}
+        """By table id: a schema version that may give up keys, and whether it removes partitions; no DDL binlog of the
+        table has come since."""
+        self._loosened_through = max(0, history.schema_version - (_VERSIONS_LOOKED_BACK if rebuilt else 0))
         self._pd = pd
         self._tikv = tikv
 
@@ -127,7 +144,7 @@ class LandingSchema:
             log.info("the upstream has no new collations: text compares byte for byte")
         then = SchemaThen(tikv, pd.tso(), old_collations=old_collations)
         history, known = then.at(begin.schema_version, begin.snapshots)
-        return cls(history, pd, tikv, begin.relaxed, known)
+        return cls(history, pd, tikv, begin.relaxed, known, lambda early: then.without(begin.schema_version, early))
 
     @property
     def schema_version(self) -> int:
@@ -146,10 +163,11 @@ class LandingSchema:
         `spans` says which tables have rows in the window. `wait(seconds)` sleeps and returns True if the run is to
         stop. Raises UnknownTableError, Stopped, PDError, TiKVError, HistoryError.
         """
+        self._take_back(ddls)
         # Nearly all windows come without DDL, and there may be tens of thousands of tables.
         before = self._history.tables.copy() if ddls else self._history.tables
         truncated_before = set(self._history.truncated) if ddls else self._history.truncated
-        version_before = self._history.schema_version
+        changed_before = self._history.changed_at.copy() if ddls else self._history.changed_at
         states = {i: [before[i]] for i in spans if i in before}
         described = []
         moved = self._moved(spans)
@@ -157,8 +175,12 @@ class LandingSchema:
         wanted = set(spans).union(*(move.effect.tables for move in moved))
         for record in ddls:
             job = self._job(record, wait)
-            if not job.succeeded:
-                log.info("DDL job %d at commit_ts %d is in state %d: skipped", job.id, record.commit_ts, job.state)
+            self._steps.append((job.id, job.schema_state))
+            if not job.finished:
+                log.info(
+                    "DDL job %d at commit_ts %d changed nothing: state=%d schema_version=%d",
+                    job.id, record.commit_ts, job.state, job.schema_version,
+                )  # fmt: skip
                 continue
             schema = self._history.schemas.get(job.schema_id)
             schema_before = schema.name if schema else job.schema_name
@@ -181,8 +203,29 @@ class LandingSchema:
             truncated_tables=tuple(sorted(i for i in spans if i in truncated and i not in before)),
             schema_version=self._history.schema_version,
             moved=moved,
-            relaxed=self._relax(spans, states, version_before, wait),
+            relaxed=self._relax(spans, states, changed_before, wait),
         )
+
+    def _take_back(self, ddls: Sequence[DdlRecord]) -> None:
+        """Rebuild the history if it is past a job whose binlog comes only now.
+
+        TiDB writes the binlog of a multi-schema change in a transaction behind the one that took its version. Landing
+        that begins between the two takes the job for done, since another table's DDL has a higher version.
+        """
+        early = {record.job_id for record in ddls if record.job_id in self._known_jobs and self._changed(record.job_id)}
+        if not early or self._rebuilt is None:
+            return
+        log.info("DDL jobs %s have a lower version than DDL whose binlog came before theirs", sorted(early))
+        self._history = self._rebuilt(early)
+        self._known_jobs = frozenset(self._known_jobs) - early
+        for job_id, schema_state in self._steps:
+            raw = read_ddl_job(self._tikv, job_id, self._pd.tso())
+            if raw is not None:
+                self._history.apply(Job.from_json(raw, schema_state))
+
+    def _changed(self, job_id: int) -> bool:
+        raw = read_ddl_job(self._tikv, job_id, self._pd.tso())
+        return raw is not None and Job.from_json(raw).finished
 
     def _check_known(
         self, spans: Mapping[int, TableSpan], known: Collection[int], born: Mapping[int, int], skips: Collection[int]
@@ -247,7 +290,7 @@ class LandingSchema:
             if info is not None:
                 return info
             jobs = PackedJobs.of(read_raw_ddl_jobs(self._tikv, self._pd.tso(), self._known_jobs))
-            for job in jobs.after(self._history.schema_version):
+            for job in jobs.after(self._history.changed_at.get(table.id, 0)):
                 if job.table_id == table.id and job.table_info is not None:
                     return job.table_info
             if pause is None or read_schema_version(self._tikv, self._pd.tso()) >= newest:
@@ -269,29 +312,50 @@ class LandingSchema:
         self,
         spans: Mapping[int, TableSpan],
         states: Mapping[int, Sequence[Table]],
-        version_before: int,
+        changed_before: Mapping[int, int],
         wait: Callable[[float], bool],
     ) -> dict[int, tuple[int, ...]]:
-        """Rows that know of a newer schema than any DDL binlog before the window tell of a change that was under way:
-        which keys it gives up is in TiKV. `states`: the tables as they are in the window, one after the other.
+        """Return the unique indexes that the upstream gives up before a DDL binlog says so.
+
+        Rows that know of a newer schema than the last DDL of their table tell of a change that was under way: which
+        keys it gives up is in TiKV. `states`: the tables as they are in the window, one after the other.
+        `changed_before`: the schema version of each table's last DDL before the window.
         """
         newest = max((span.newest_version for span in spans.values()), default=0)
         relaxed = dict(self._relaxed)
-        for table_id, drops in loosened_tables(range(version_before + 1, newest + 1), self._read_diff).items():
-            if table_id not in states:
-                continue
+        self._note_loosened(max(newest, self._history.schema_version), changed_before)
+        for table_id in self._loosened.keys() & states.keys():
+            _, drops = self._loosened[table_id]
             *_, last = states[table_id]
             to_come = relaxed_indexes(last, self._info_to_come(last, newest, wait))
-            if to_come or (drops and self._history.changed_at.get(table_id, 0) <= version_before):
+            is_over = self._history.changed_at.get(table_id, 0) != changed_before.get(table_id, 0)
+            if to_come or (drops and not is_over):
                 self._relaxed[table_id] = to_come
             given_up = {index for table in states[table_id] for index in relaxed_indexes(table, as_info(last))}
             found = sorted(given_up.union(to_come))
             if found or drops:
                 relaxed[table_id] = found
+            if not to_come and not drops:
+                del self._loosened[table_id]
+        changed_at = self._history.changed_at
+        self._loosened = {i: found for i, found in self._loosened.items() if found[0] > changed_at.get(i, 0)}
         return {i: tuple(indexes) for i, indexes in relaxed.items() if i in spans}
 
+    def _note_loosened(self, newest: int, changed_before: Mapping[int, int]) -> None:
+        """Note the tables whose keys or partitions a schema version through `newest` may give up.
+
+        Such a version stays noted until a DDL binlog of its table comes. Another table's DDL of a higher version may
+        come first.
+        """
+        for version in range(self._loosened_through + 1, newest + 1):
+            for table_id, drops in loosened_tables((version,), self._read_diff).items():
+                if version > changed_before.get(table_id, 0):
+                    _, before = self._loosened.get(table_id, (0, False))
+                    self._loosened[table_id] = version, drops or before
+        self._loosened_through = max(self._loosened_through, newest)
+
     def _job(self, record: DdlRecord, wait: Callable[[float], bool]) -> Job:
-        """The job of a DDL binlog. TiDB moves it to the history one transaction later: wait until it is there."""
+        """Return the job of a DDL binlog. TiDB moves it to the history one transaction later, which is waited for."""
         waited, pause = 0.0, 0.02
         said = 0.0
         while True:

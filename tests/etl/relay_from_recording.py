@@ -16,6 +16,7 @@ import pyarrow as pa
 from embedded.collations import shown_new_collations
 from etl.explode import Exploder
 from etl.landing._job import TableSpan
+from etl.landing._schema_then import SchemaThen
 from etl.landing.schema import LandingSchema
 from relay import RelayLog, Window
 from upstream import pb
@@ -25,6 +26,8 @@ from upstream.window_schema import WINDOW_SCHEMA
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 _HISTORY_PREFIX = "6d44444c4a6f624869ff73746f7279"
 _PUMPS = 3
+_RESTARTS = 0.3
+"""How likely landing is to begin again before a window."""
 _T = TypeVar("_T")
 
 
@@ -100,7 +103,9 @@ class MetaKeys:
     def get(self, key: bytes, ts: int) -> bytes | None:
         return self._values.get(key)
 
-    def scan(self, start: bytes, end: bytes, ts: int, limit: int = 256) -> Iterator[tuple[bytes, bytes]]:
+    def scan(
+        self, start: bytes, end: bytes, ts: int, limit: int = 256, *, keys_only: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
         return ((key, value) for key, value in self._values.items() if start <= key < end)
 
     def tso(self) -> int:
@@ -134,6 +139,16 @@ def _held(
     return pumps
 
 
+def _begun_again(relay: RelayLog, meta: Any, old_collations: bool) -> LandingSchema | None:
+    """The schema that landing begins with behind the last window."""
+    last = relay.last()
+    if last is None:
+        return None
+    then = SchemaThen(meta, meta.tso(), old_collations=old_collations)
+    found, known = then.at(last.schema_version)
+    return LandingSchema(found, meta, meta, last.relaxed, known, lambda early: then.without(last.schema_version, early))
+
+
 def land(
     folder: Path,
     url: str,
@@ -152,8 +167,11 @@ def land(
     if _has_old_collations(folder):
         history.use_old_collations()
     landing = LandingSchema(history, meta, meta)
+    restarts = random.Random(spread.random()) if spread is not None else None
     lo = rows[0][0] - 1
     for first in range(0, len(rows), transactions):
+        if restarts is not None and restarts.random() < _RESTARTS:
+            landing = _begun_again(relay, meta, history.has_old_collations) or landing
         chosen = rows[first : first + transactions]
         hi = chosen[-1][0]
         exploder = Exploder("recording")

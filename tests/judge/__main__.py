@@ -67,6 +67,8 @@ _NEEDS = {
     "generated timestamp": ("timestamps",),
     "spelled defaults": ("add column",),
     "odd defaults": ("add column",),
+    "other sessions": ("several at once", "add column", "drop column", "modify type", "drop table"),
+    "races": ("add column",),
     "duplicates": ("heap tables", "crowds"),
 }
 

@@ -43,5 +43,7 @@ FEATURES = (
     "prefix unique",
     "routes",
     "merged",
+    "other sessions",
+    "races",
 )
 """What may be in a history beside plain tables with plain rows."""

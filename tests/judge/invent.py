@@ -209,6 +209,7 @@ class History(Writing):
             ("late rows", self._drop_partition),
             ("partitions", self._create),
             ("alike tables", self._create_alike),
+            ("races", self._race),
         ):
             if self.has(feature):
                 steps += [step, step]
@@ -406,8 +407,30 @@ class History(Writing):
         for _, change in changes:
             change()
             job.state()
-        job.state()
-        job.finish(table, schema_state=0)
+        version = job.state()
+        if self.has("other sessions"):
+            self._meanwhile(table)
+            job.finish(table, schema_state=0, version=version)
+        else:
+            job.finish(table, schema_state=0)
+
+    def _meanwhile(self, table: Table) -> None:
+        """Other sessions create, drop and write other tables between a multi-schema change's version and its binlog."""
+        for _ in range(self.rng.randint(0, 2)):
+            others = [t for t in self.upstream.tables.values() if t is not table]
+            step = self.rng.randrange(3)
+            if step == 0 and len(self.upstream.tables) < _MOST_TABLES:
+                self._create()
+            elif step == 1 and len(others) > 1 and self.has("drop table"):
+                self._drop(self.rng.choice(others))
+            elif others:
+                self._write(only=self.rng.choice(others))
+
+    def _race(self) -> None:
+        """Two sessions race ADD COLUMN IF NOT EXISTS: the job of the one that comes second changes nothing."""
+        table = self._table()
+        column = self.rng.choice(table.columns)
+        self._alter(table, self.rng.choice((5, 7, 61)), f"ADD COLUMN IF NOT EXISTS {column.sql()}").change_nothing()
 
     def _drop_unique(self) -> None:
         """Between the state in which TiDB stops looking at the index and the job's end, sessions write equal values."""
@@ -501,8 +524,8 @@ class History(Writing):
         self.upstream.tables[table.id] = table
         job.finish(table)
 
-    def _drop(self) -> None:
-        table = self._table()
+    def _drop(self, table: Table | None = None) -> None:
+        table = table or self._table()
         job = self.upstream.job(4, f"DROP TABLE {quoted(table.name)}", schema_id=table.schema_id, table_id=table.id)
         job.state()
         job.state()

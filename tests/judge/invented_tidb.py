@@ -281,17 +281,45 @@ class DdlJob:
         tables: list[Table] | None = None,
         args: Any = None,
         schema_state: int = 5,
+        version: int = 0,
     ) -> None:
-        """The last state: `table` as the job leaves it, or `schema` (DBInfo), or several `tables`."""
+        """The last state: `table` as the job leaves it, or `schema` (DBInfo), or several `tables`.
+
+        `version`: a state that the job reached before, 0 for a new one. A multi-schema change ends without a new one.
+        """
         upstream = self._upstream
-        self.state()
+        version = version or self.state()
         infos = [t.info() for t in tables or ()]
         info = table.info() if table else infos[-1] if infos else None
         finished = self._send(schema_state)
         upstream.story.append(
-            f"job {self._id}, schema version {upstream.version}, table {self._table_id}, at {finished}: {self._query}"
+            f"job {self._id}, schema version {version}, table {self._table_id}, at {finished}: {self._query}"
         )
         name = info["name"]["L"] if info else ""
+        self._keep(
+            version,
+            schema_state,
+            name,
+            {"DBInfo": schema, "TableInfo": info, "MultipleTableInfos": infos or None},
+            args,
+            finished + 1,
+        )
+
+    def change_nothing(self, schema_state: int = 0) -> None:
+        """End as a job does that finds its change made: it succeeds, without a schema version."""
+        finished = self._send(schema_state)
+        self._upstream.story.append(
+            f"job {self._id} changed nothing, table {self._table_id}, at {finished}: {self._query}"
+        )
+        self._keep(
+            0, schema_state, "", {"DBInfo": None, "TableInfo": None, "MultipleTableInfos": None}, None, finished + 1
+        )
+
+    def _keep(
+        self, version: int, schema_state: int, name: str, left: dict[str, Any], args: Any, finished_ts: int
+    ) -> None:
+        """Put the job into the history."""
+        upstream = self._upstream
         upstream.jobs.append(
             {
                 "id": self._id,
@@ -325,11 +353,9 @@ class DdlJob:
                 "priority": 0,
                 "seq_num": len(upstream.jobs) + 1,
                 "binlog": {
-                    "SchemaVersion": upstream.version,
-                    "DBInfo": schema,
-                    "TableInfo": info,
-                    "FinishedTS": finished + 1,
-                    "MultipleTableInfos": infos or None,
+                    "SchemaVersion": version,
+                    "FinishedTS": finished_ts,
+                    **left,
                 },
             }
         )

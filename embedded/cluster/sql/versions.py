@@ -336,7 +336,7 @@ class Versions:
                     self._move(ts, old, table, before)
         self._catalogs.append(Catalog(dict(history.schemas), dict(history.tables), infos))
         self._changed_at.append(ts)
-        self._schema_versions.append(job.schema_version)
+        self._schema_versions.append(max(self._schema_versions[-1], job.schema_version))
 
     def _rewrite(self, ts: int, job: Job, old: Table, new: Table) -> None:
         """Rows get their values in columns that changed their type."""
