@@ -3,7 +3,7 @@ MAKEFLAGS += --no-print-directory
 # a shell that forbids bytecode would have every process that the tests start compile all modules anew
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down status test test-stores test-cluster test-downstream lint spark-classes docs screenshots wheel tarball clean
+.PHONY: help setup run up down status test test-all test-stores test-cluster test-downstream lint spark-classes docs screenshots wheel tarball clean
 
 PYTHON := .venv/bin/python
 SLUICE := .venv/bin/sluice
@@ -34,8 +34,11 @@ lint: setup ## ruff (form and rules) and mypy
 spark-classes: setup ## make Spark start in half the time: an archive of its classes in .venv (190 MB), once
 	@$(PYTHON) -m embedded.launch.class_archive
 
-test: lint spark-classes ## lint, types and all tests
-	@$(PYTHON) -m pytest
+test: lint spark-classes ## lint, types and the quick tests: what to run after a change, 10 minutes at most
+	@$(PYTHON) -m tests.flaky -m 'not slow'
+
+test-all: lint spark-classes ## the slow tests, too: whole stacks, long sweeps of kills and random histories
+	@$(PYTHON) -m tests.flaky
 
 test-stores: setup ## crash and freeze tests with an S3 server that fails in place of folders
 	@$(PYTHON) -m pytest -p tests.object_store.everywhere -n0 --timeout 3000 -o faulthandler_timeout=6000 $$(cat tests/object_store/crash_and_freeze.txt)

@@ -107,6 +107,6 @@ IN_NO_TEST = {
     r"python -m bench\.limits.*": "a minute on quiet cores; its parts are in tests/cli/test_bench_limits.py",
     r"python -m tests\.judge .*": "minutes; one history of it is in tests/judge",
     r"pip install -r dist/.*|venv-pack .*": "1.5 GB from the network",
-    r"make (test|setup|help|test-downstream .*)|python -m pytest .*": "it is what runs the tests",
+    r"make (test|test-all|setup|help|test-downstream .*)|python -m pytest .*": "it is what runs the tests",
     r"kill -9 .*": "tests kill every process by itself",
 }
