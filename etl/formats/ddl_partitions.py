@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from typing import Any
 
 from etl.formats.sql_text import quote_name
+from upstream.partition_bounds import string_value
 from upstream.schema import Table
 
 _KIND = {1: "RANGE", 2: "HASH", 3: "LIST", 4: "KEY"}
@@ -36,12 +37,25 @@ def partition_definition(info: dict[str, Any], definition: dict[str, Any]) -> st
     """``PARTITION name VALUES ...`` of one RANGE or LIST partition of `info` (TiDB's PartitionInfo)."""
     columns = info.get("columns") or ()
     if _KIND.get(int(info.get("type") or 0)) == "RANGE":
-        bound = ", ".join(definition.get("less_than") or ())
+        bound = ", ".join(map(_written, definition.get("less_than") or ()))
         values = f"LESS THAN {'MAXVALUE' if bound.upper() == 'MAXVALUE' and not columns else f'({bound})'}"
     else:
-        rows = [", ".join(row) for row in definition.get("in_values") or ()]
+        rows = [", ".join(map(_written, row)) for row in definition.get("in_values") or ()]
+        if [row.upper() for row in rows] == ["DEFAULT"]:
+            return f"PARTITION {quote_name(plain_name(definition['name']))} DEFAULT"
         values = f"IN ({', '.join(f'({row})' if len(columns) > 1 else row for row in rows)})"
     return f"PARTITION {quote_name(plain_name(definition['name']))} VALUES {values}"
+
+
+def _written(text: str) -> str:
+    """A value of PartitionInfo as a literal for a session without backslash escapes."""
+    value = string_value(text)
+    if value is None:
+        return text
+    try:
+        return "'" + value.decode().replace("'", "''") + "'"
+    except UnicodeDecodeError:
+        return f"x'{value.hex()}'"
 
 
 def partition_change(before: Table, after: Table, *, truncates: bool) -> str:
@@ -83,15 +97,18 @@ def rows_of_partitions(table: Table, ids: Container[int]) -> str:
     value = quote_name(columns[0]) if columns else f"({info.get('expr')})"
     found, low = [], ""
     for definition in info.get("definitions") or ():
-        bound = ", ".join(definition.get("less_than") or ())
+        bound = ", ".join(map(_written, definition.get("less_than") or ()))
+        listed = [_written(row[0]) for row in definition.get("in_values") or ()]
         if definition["id"] in ids:
-            found.append(
-                _between(value, low, bound)
-                if kind == "RANGE"
-                else _among(value, [row[0] for row in definition.get("in_values") or ()])
-            )
+            found.append(_between(value, low, bound) if kind == "RANGE" else _among(value, listed, _others(info, ids)))
         low = bound
     return " OR ".join(f"({condition})" for condition in found)
+
+
+def _others(info: Mapping[str, Any], ids: Container[int]) -> list[str]:
+    """What the LIST partitions beside these have."""
+    beside = [d for d in info.get("definitions") or () if d["id"] not in ids]
+    return [_written(row[0]) for d in beside for row in d.get("in_values") or ()]
 
 
 def _between(value: str, low: str, bound: str) -> str:
@@ -101,9 +118,10 @@ def _between(value: str, low: str, bound: str) -> str:
     return both if low else f"{value} IS NULL OR {both}"  # NULL is below every value
 
 
-def _among(value: str, values: list[str]) -> str:
+def _among(value: str, values: list[str], others: list[str]) -> str:
+    """`others`: the values of other partitions. What no partition names lies in the DEFAULT one."""
     if any(text.upper() == "DEFAULT" for text in values):
-        raise ValueError("the rows of a DEFAULT partition can't be told apart by a condition")
+        return f"({_among(value, others, [])}) IS NOT TRUE" if others else "TRUE"
     some = [text for text in values if text.upper() != "NULL"]
     parts = ([f"{value} IN ({', '.join(some)})"] if some else []) + (
         [f"{value} IS NULL"] if len(some) < len(values) else []

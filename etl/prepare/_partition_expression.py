@@ -14,10 +14,11 @@ from decimal import Decimal
 from typing import Any
 
 from errors import SluiceError
+from upstream.partition_bounds import string_value
 from upstream.schema import Column
 
 _TOKEN = re.compile(
-    r"""\s*(?:(?P<name>`(?:[^`]|``)*`)|(?P<number>\d+(?:\.\d+)?)|(?P<text>'(?:[^'\\]|''|\\.)*')|(?P<word>[A-Za-z_]\w*)|(?P<sign>[-+*%(),]))"""
+    r"""\s*(?:(?P<name>`(?:[^`]|``)*`)|(?P<number>\d+(?:\.\d+)?)|(?P<text>'(?:[^']|'')*'|"(?:[^"\\]|\\.)*")|(?P<word>[A-Za-z_]\w*)|(?P<sign>[-+*%(),]))"""
 )
 _TO_DAYS_OF_YEAR_1 = 365  # TO_DAYS('0001-01-01') is 366, Python's ordinal of that day 1
 
@@ -145,7 +146,8 @@ class _Evaluation:
         if kind == "number":
             return int(text) if text.isdigit() else Decimal(text)
         if kind == "text":
-            return unquoted(text)
+            value = string_value(text)
+            return None if value is None else value.decode("utf-8", "surrogateescape")
         if kind == "word" and self._peek() == "(":
             return self._function(text.upper())
         if kind == "word" and text.upper() == "NULL":
@@ -199,11 +201,6 @@ class _Evaluation:
                     f"{function} of {column.name} depends on the time zone of the session that wrote the row"
                 )
         return value
-
-
-def unquoted(text: str) -> str:
-    """The text of a string literal as TiDB writes it in partition bounds: quotes doubled, backslashes escaped."""
-    return re.sub(r"''|\\(.)", lambda match: match[1] or "'", text[1:-1])
 
 
 def _arithmetic(sign: str, a: Value, b: Value) -> Value:

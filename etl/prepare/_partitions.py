@@ -16,7 +16,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from etl.prepare._partition_expression import Moment, PartitionError, evaluate, unquoted
+from etl.prepare._partition_expression import Moment, PartitionError, evaluate
+from upstream.partition_bounds import string_value
 from upstream.schema import Column, Table
 
 __all__ = ["PartitionError", "partition_ids", "partition_of"]
@@ -150,8 +151,9 @@ def _bound_key(column: Column, text: str) -> Any:
     text = text.strip()
     if text.upper() == "NULL":
         return None
-    if text[:1] == "'":
-        return _sort_key(column, unquoted(text))
+    value = string_value(text)
+    if value is not None:
+        return _sort_key(column, value.decode("utf-8", "surrogateescape"))
     if column.kind in ("int", "year"):
         return _constant(text)
     raise PartitionError(f"the bound {text} of column {column.name}, which Sluice can't compare")
