@@ -174,6 +174,7 @@ class CopyRun:
             if not done.found_there or shares == 1:
                 self._run.did(done.table, Done(done.rows, done.bytes, 1))
             self._run.doing(done.table)
+            self.tables.warnings += done.warnings
             self.progress.add(done)
             self._show(self.progress)
             self.watch.now_and_then()

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 
 from errors import ours
@@ -19,10 +19,13 @@ from etl.copy.copied_table import CopiedTable
 from etl.copy.errors import CopyError
 from etl.copy.loads import MakeLoads
 from etl.copy.plan import CopyPlan, PlannedTable
+from etl.copy.source import Chunk
+from etl.ddl import hold_as_bytes
 from etl.downstream import DownstreamError, LoadOutcome, MySQLSession
 from etl.formats.layout import Layout
 from etl.formats.sql_text import quote_name
 from etl.settings import Downstream
+from etl.steps import BytesDetail, Step
 from etl.waiting import Waiting
 
 log = logging.getLogger("sluice.copy")
@@ -46,6 +49,8 @@ class ChunkDone:
     waited_s: float = 0.0
     written_s: float = 0.0
     found_there: bool = False
+    warnings: tuple[str, ...] = ()
+    """What was changed downstream so that the chunk's values fit."""
 
 
 class Loader:
@@ -62,6 +67,8 @@ class Loader:
         self._sessions = sessions
         self._stop = threading.Event()
         self._open: set[MySQLSession] = set()
+        self._changing = threading.Lock()
+        self._held: dict[str, set[str]] = {}  # columns of text that hold bytes, by table
         self._go_on: Callable[[], bool] = lambda: True
 
     def run(
@@ -152,6 +159,29 @@ class Loader:
     def _copy(self, session: MySQLSession, number: int) -> ChunkDone:
         chunk = self._plan.chunks[number]
         planned = self._plan.tables[self._plan.of_table[number]]
+        changed: list[str] = []
+        while True:
+            done = self._copied_once(session, number, chunk, planned)
+            if isinstance(done, ChunkDone):
+                return replace(done, warnings=tuple(changed))
+            session.rollback()  # an ALTER TABLE would commit what is there of the chunk
+            changed += self._hold_bytes(session, planned, done)
+
+    def _hold_bytes(self, session: MySQLSession, planned: PlannedTable, columns: set[str]) -> list[str]:
+        with self._changing:
+            held = self._held.setdefault(planned.target, set())
+            if columns <= held:
+                return []
+            detail = BytesDetail(tuple(sorted(columns)), self._plan.ts)
+            warnings = hold_as_bytes(session, Step(detail, self._plan.ts, planned.schema, planned.name))
+            held |= columns
+            return warnings
+
+    def _copied_once(
+        self, session: MySQLSession, number: int, chunk: Chunk, planned: PlannedTable
+    ) -> ChunkDone | set[str]:
+        """Write a chunk and commit; or return the columns of text that have to hold bytes before that."""
+        text = {column.name for column in planned.table.columns if column.kind == "text"}
         session.begin()
         if not self._copied.claim(session, number):
             session.rollback()
@@ -162,6 +192,8 @@ class Loader:
             for layout, count, warnings, payload in zip(*(column for column in batch.columns), strict=True):
                 sent = time.perf_counter()
                 form = Layout.from_json(json.loads(layout.as_py()))
+                if columns := (text & set(form.hex)) - self._held.get(planned.target, set()):
+                    return columns
                 try:
                     outcome = session.load(target, form, payload.as_buffer(), strict=not warnings.as_py())
                 except DownstreamError as error:

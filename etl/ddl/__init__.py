@@ -4,6 +4,7 @@ from etl.ddl._blank_ends import mend_blank_ends
 from etl.ddl._generate import column_type, create_table
 from etl.ddl._ran import how_many_ran, not_replayable
 from etl.ddl._relax import relax
+from etl.ddl._text_as_bytes import hold_as_bytes
 from etl.ddl.executor import DdlExecutor
 from etl.ddl.told import THERE_ALREADY, DdlError
 
@@ -13,6 +14,7 @@ __all__ = [
     "DdlExecutor",
     "column_type",
     "create_table",
+    "hold_as_bytes",
     "how_many_ran",
     "mend_blank_ends",
     "not_replayable",

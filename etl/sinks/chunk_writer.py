@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from etl import server_errors
+from etl.ddl import hold_as_bytes
 from etl.downstream import ChunkResult, DownstreamError, LoadOutcome, MySQLSession
 from etl.formats.layout import Layout
 from etl.formats.sql_text import quote_name, quote_table
 from etl.sinks._chunk_columns import ChunkColumns, UnfitChunkError
-from etl.sinks._text_as_bytes import hold_as_bytes
 from etl.steps import BytesDetail, Step
 from relay import Appointment
 from relay.appointments import COMPARE, MISSING

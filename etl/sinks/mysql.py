@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from etl.ddl import DdlExecutor, relax
+from etl.ddl import DdlExecutor, hold_as_bytes, relax
 from etl.downstream import (
     Checkpoint,
     CheckpointMovedError,
@@ -35,7 +35,6 @@ from etl.sinks._checkpoint_row import Attempt, CheckpointRow
 from etl.sinks._chunk_columns import UnfitChunkError
 from etl.sinks._drainer_ddl import look_ahead
 from etl.sinks._marked_ddl import MarkedDdl
-from etl.sinks._text_as_bytes import hold_as_bytes
 from etl.sinks.chunk_writer import Chunk, ChunkWriter
 from etl.sinks.sink import ApplyError, Confirm, Keeper, Written, nothing_to_confirm
 from etl.sinks.step_writer import StepWriter, small_together

@@ -29,10 +29,11 @@ from relay.jobs import CANCEL, CANCELLED, DONE, PAUSE, PAUSED, Done, Job, Jobs, 
 from tests.etl.copy.dump_writer import POSITION, Way, content, write
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import table
-from upstream.schema import Schema, Table
+from upstream.schema import Index, Schema, Table
 
 ITEM = table(11, "item", "id int", "v int", primary="id")
 LOG = table(12, "log", "v int")
+BY_V = Index(2, "by_v", (("v", 1, -1),))
 COLUMNS = [("id", "int", False), ("v", "int", False)]
 
 
@@ -73,6 +74,21 @@ def test_a_damaged_file_stops_with_its_place_and_nothing_is_half_done(mariadb: M
     assert ask(mariadb, "SELECT id FROM d.item ORDER BY id") == [(1,), (2,), (3,), (4,)]
     ((text,),) = ask(mariadb, "SELECT checkPoint FROM tidb_binlog.checkpoint")
     assert json.loads(text) == {"consistent": True, "commitTS": POSITION, "ts-map": {}, "schema-version": 5}
+
+
+def test_text_that_is_no_utf8_arrives_in_columns_of_bytes(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    note = replace(table(11, "note", "id int", "v varchar(20)", "w text", primary="id"), indexes=(BY_V,))
+    columns = [("id", "int", False), ("v", "text", False), ("w", "text", False)]
+    rows = [(b"1", "é".encode(), b"x"), (b"2", b"a\xe9", b"y"), (b"3", b"\xff'\\", None), (b"4", b"z", b"\xfe")]
+    url = write(
+        tmp_path / "dump",
+        {f"d.note.{n}.sql": content("note", columns, rows[n : n + 2], Way()) for n in range(0, len(rows), 2)},
+    )
+    summary = bootstrap(settings_of(mariadb, tmp_path), url, note)
+    assert all(any(f"d.note: the column {name} holds bytes" in w for w in summary.warnings) for name in "vw")
+    found = ask(mariadb, "SELECT CAST(id AS CHAR), HEX(v), HEX(w) FROM d.note ORDER BY id")
+    assert found == [(i.decode(), v.hex().upper(), None if w is None else w.hex().upper()) for i, v, w in rows]
+    assert ask(mariadb, "SELECT COLUMN_NAME FROM information_schema.STATISTICS WHERE INDEX_NAME = 'by_v'") == [("v",)]
 
 
 def test_keys_that_are_the_same_downstream_stop(mariadb: MariaDBServer, tmp_path: Path) -> None:
