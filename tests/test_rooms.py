@@ -125,6 +125,7 @@ UPSTREAM = {
     "backoff": set(),
     "binlog_kinds": set(),
     "column_types": set(),
+    "partition_bounds": set(),
     "ddl_actions": set(),
     "compile_kernels": set(),
     "genproto": set(),

@@ -146,8 +146,7 @@ class _Evaluation:
         if kind == "number":
             return int(text) if text.isdigit() else Decimal(text)
         if kind == "text":
-            value = string_value(text)
-            return None if value is None else value.decode("utf-8", "surrogateescape")
+            return (string_value(text) or b"").decode("utf-8", "surrogateescape")
         if kind == "word" and self._peek() == "(":
             return self._function(text.upper())
         if kind == "word" and text.upper() == "NULL":
