@@ -124,6 +124,7 @@ class Backfill:
         clients raise.
         """
         self._run.begin_with(self.progress())
+        self._mend_all()
         for made in self._appointing.left_over():
             self._finish_left_over(made)
         with ThreadPoolExecutor(1, thread_name_prefix="backfill read") as pool:
@@ -247,17 +248,29 @@ class Backfill:
             return None
         return self._sides.upstream.key_behind(table, key, (low, high), self._rate.limit(self._size.rows))
 
+    def _mend_all(self) -> None:
+        """Say of every table that is not done that rows may be missing, before applying is waited for.
+
+        Applying may have stopped at any of them, and the first appointment waits for applying.
+        """
+        if self._request.mode == COMPARE:
+            return
+        for plan, state in zip(self._plan.tables, self._frontier.tables, strict=True):
+            if not state.is_over:
+                self._appointing.mend(Mending(self._mending(plan), self._job, (plan.table_id,)), self._run)
+
     def _begin(self, plan: TablePlan, table: Table) -> None:
-        if self._request.mode != COMPARE:
-            self._appointing.mend(Mending(self._mending(plan), self._job, (table.id,)), self._run)
+        if self._request.mode != COMPARE and table.id != plan.table_id:  # truncated since it was planned
+            self._appointing.mend(Mending(self._mending(plan, table.id), self._job, (table.id,)), self._run)
         if plan.is_created and plan.target.lower() not in self._sides.downstream.columns():
             self.warnings += self._sides.downstream.create_table(table, self._sides.upstream.definitions)
 
     def _is_whole(self, plan: TablePlan) -> bool:
         return not (self._request.where or plan.low or plan.high or plan.only)
 
-    def _mending(self, plan: TablePlan) -> str:
-        return f"{self._job}.{plan.table_id}"
+    def _mending(self, plan: TablePlan, table_id: int = 0) -> str:
+        """Return the name of a table's mending; `table_id` if it has another id than when it was planned."""
+        return f"{self._job}.{plan.table_id}" + (f".{table_id}" if table_id else "")
 
     def _definition(self, place: int, at_ts: int | None = None) -> Table | None:
         """A table of the plan as it is now, or was at a timestamp; None if it is gone. Raises BackfillError if it isn't
@@ -376,7 +389,10 @@ class Backfill:
 
     def _end(self, place: int) -> None:
         self._frontier.tables[place].is_over = True
-        self._appointments.mended(self._mending(self._plan.tables[place]))
+        name = self._mending(self._plan.tables[place])
+        for mending in self._appointments.mendings():
+            if mending.name == name or mending.name.startswith(f"{name}."):
+                self._appointments.mended(mending.name)
 
     def _waiting(self, seconds: float) -> None:
         self._run.check()

@@ -64,6 +64,22 @@ def test_a_damaged_table_is_whole_again_while_it_changes(running: Pipeline) -> N
     running.compared()
 
 
+def test_all_tables_of_a_job_are_mended_before_applying_is_waited_for(running: Pipeline) -> None:
+    """Applying may have stopped at the last of them."""
+    names = f"{DATABASE}.load_1", f"{DATABASE}.txn"
+    appointments = RelayLog.open(running.settings.relay.url).appointments
+    mended: list[int] = []
+
+    def read(order: ReadOrder) -> ChunkRead:
+        mended.append(len(appointments.mendings()))
+        return running.read(order)
+
+    job = create_backfill(running.settings, BackfillRequest(names), "test")
+    assert run_backfill(running.settings, job.id, Runner("test"), read=read).state == "done"
+    assert mended[0] == 2
+    assert appointments.mendings() == []
+
+
 def test_comparing_tells_what_differs_and_writes_nothing(running: Pipeline) -> None:
     name = f"{DATABASE}.txn"
     assert running.backfill(name, mode="compare").differing == 0
