@@ -79,7 +79,7 @@ class Lineage:
         """Go on through the windows' DDL up to `until` (TSO). Raises RelayGapError, RelayCorruptError."""
         for window in windows:
             schema = RecordedSchema.of(window)
-            for table_id, table in schema.tables.items():
+            for table_id, table in self._there(schema).items():
                 if table is not None and table_id not in self._known and not is_internal_table(table_id):
                     self._known.add(table_id)
                     self.unknown[table_id] = self.now[table_id] = table
@@ -89,6 +89,14 @@ class Lineage:
                     self._apply(ddl)
             if schema.ddls:
                 self._check_began(window, until)
+
+    def _there(self, schema: RecordedSchema) -> Mapping[int, Table | None]:
+        """Return a window's tables as of its beginning, or as of `since` if that lies in the window."""
+        tables = dict(schema.tables)
+        for ddl in schema.ddls:
+            if ddl.commit_ts <= self.since:
+                tables.update(ddl.effect.tables)
+        return tables
 
     def _apply(self, ddl: DdlJob) -> None:
         self.ddls.append(ddl)
