@@ -251,10 +251,10 @@ class Pump:
         config = self.config
         api = Api(self, self.metrics.registry)
         self._closers.callback(api.close)
-        self._front = Front(lambda: Http1(api.handle), config.security, descriptors.for_connections())
+        self._front = Front(lambda: Http1(api.handle), config.security)
         self._router = Router(self._pulls, windows)
         limits = replace(LaneLimits(), message=config.max_message_size)
-        self._lanes = LaneContext(self._loop, ingest, limits, self._router)
+        self._lanes = LaneContext(self._loop, ingest, limits, self._router, descriptors.for_connections())
         self._front.use(self._lanes)
         self._keeping_house = self._loop.create_task(self._lanes.keep_house())
         host, port = split_addr(config.addr)

@@ -7,20 +7,24 @@ import errno
 import logging
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
 from pump_service.config import Security
-from pump_service.front.admission import MAX_CONNECTIONS, Admission
 from pump_service.front.tls import allowed
-from pump_service.lane import Lane, LaneContext
+from pump_service.lane import Lane, LaneContext, Place
 from pump_service.lane.frames import PREFACE
+from pump_service.lane.places import ACCEPTED_BYTES, HTTP1_BYTES, TLS_BYTES
 
 _log = logging.getLogger(__name__)
 
 _FIRST_BYTES_S = 30.0
+_GREETING_S = 0.004
+_GREETED_AT_ONCE = 4
+"""Connections without TLS that are greeted every `_GREETING_S`; with TLS one is, which takes a millisecond or more."""
 _HANDSHAKE_S = 15.0
 _NO_DESCRIPTOR_S = 0.2
 _UNIX = "unix socket"
@@ -34,15 +38,14 @@ class Front:
         self,
         http1: Callable[[], asyncio.Protocol],
         security: Security,
-        descriptors: int = MAX_CONNECTIONS,
     ) -> None:
-        """`descriptors`: how many connections may hold."""
         self.security = security
-        self.admission = Admission(descriptors)
         self._http1 = http1
-        self._context: LaneContext | None = None
+        self._context: LaneContext
         self._listening: list[tuple[socket.socket, ssl.SSLContext | None]] = []
         self._accepting: list[asyncio.Task[None]] = []
+        self._waiting: deque[tuple[_Counted, ssl.SSLContext | None]] = deque()
+        self._came = asyncio.Event()
         self._greeting: set[asyncio.Task[None]] = set()
         self._unix_path = ""
         self.connections: WeakSet[asyncio.Transport] = WeakSet()
@@ -78,6 +81,7 @@ class Front:
     async def serve(self) -> None:
         """Begin to accept."""
         loop = asyncio.get_running_loop()
+        self._accepting.append(loop.create_task(self._greet_in_turn()))
         self._accepting += [loop.create_task(self._accept(sock, tls)) for sock, tls in self._listening]
 
     def stop_accepting(self) -> None:
@@ -102,18 +106,47 @@ class Front:
                 await asyncio.sleep(_NO_DESCRIPTOR_S)
                 continue
             host = address[0] if isinstance(address, tuple) else _UNIX
-            if not self.admission.enter(host):
+            place = self._context.places.enter(host, ACCEPTED_BYTES if tls is None else ACCEPTED_BYTES + TLS_BYTES)
+            if place is None:
                 taken.close()
-                continue
-            sock = _Counted(taken, self.admission, host)
-            task = loop.create_task(self._greet(sock, tls))
-            self._greeting.add(task)
-            task.add_done_callback(self._greeting.discard)
+            else:
+                sock = _Counted(taken, place, host)
+                place.end = sock.close
+                if self._context.places.has_written(place):
+                    self._begin(sock, tls)
+                else:
+                    self._waiting.append((sock, tls))
+                    self._came.set()
+            await asyncio.sleep(0)  # a crowd at the door isn't all of the loop's work
+
+    async def _greet_in_turn(self) -> None:
+        """Greet connections of addresses that haven't written, at a rate, the newest first.
+
+        Of a crowd that comes faster, the oldest are ended to make room, so in their order none would be greeted.
+        """
+        while True:
+            await self._came.wait()
+            self._came.clear()
+            while self._waiting:
+                for _ in range(_GREETED_AT_ONCE):
+                    sock, tls = self._waiting.pop() if self._waiting else (None, None)
+                    if sock is None or (sock.fileno() >= 0 and self._begin(sock, tls) and tls is not None):
+                        break
+                await asyncio.sleep(_GREETING_S)
+
+    def _begin(self, sock: _Counted, tls: ssl.SSLContext | None) -> bool:
+        task = asyncio.get_running_loop().create_task(self._greet(sock, tls))
+        self._greeting.add(task)
+        task.add_done_callback(self._greeting.discard)
+        sock.place.end = task.cancel
+        return True
 
     async def _greet(self, sock: _Counted, tls: ssl.SSLContext | None) -> None:
         more = {"ssl_handshake_timeout": _HANDSHAKE_S} if tls is not None else {}
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: _Sniffer(self), sock, ssl=tls, **more)
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: _Sniffer(self, sock.place), sock, ssl=tls, **more
+            )
         except OSError as error:  # also OpenSSL's
             _log.debug("no connection with %s: %s", sock.host, error)
         except BaseException:
@@ -122,6 +155,9 @@ class Front:
 
     def close_all(self) -> None:
         """Close what is still open."""
+        for sock, _ in self._waiting:
+            sock.close()
+        self._waiting.clear()
         for task in (*self._greeting,):
             task.cancel()
         for transport in list(self.connections):
@@ -130,10 +166,9 @@ class Front:
             if sock is not None and sock.fileno() >= 0:
                 transport.abort()
 
-    def lane(self) -> Lane:
+    def lane(self, place: Place) -> Lane:
         """A protocol for a new HTTP/2 connection."""
-        assert self._context is not None
-        return Lane(self._context)
+        return Lane(self._context, place)
 
     def http1(self) -> asyncio.Protocol:
         """A protocol for a new HTTP/1 connection."""
@@ -162,24 +197,23 @@ def _bind(family: int, address: str | tuple[Any, ...], backlog: int) -> socket.s
 class _Counted(socket.socket):
     """A connection's socket, counted until it is closed, whichever protocol has it then."""
 
-    def __init__(self, taken: socket.socket, admission: Admission, host: str) -> None:
+    def __init__(self, taken: socket.socket, place: Place, host: str) -> None:
         super().__init__(taken.family, taken.type, taken.proto, taken.detach())
         self.setblocking(False)
         self.host = host
-        self._admission: Admission | None = admission
+        self.place = place
 
     def close(self) -> None:
         super().close()
-        admission, self._admission = self._admission, None
-        if admission is not None:
-            admission.leave(self.host)
+        self.place.close()
 
 
 class _Sniffer(asyncio.Protocol):
     """Holds a connection until its first bytes tell HTTP/2 from HTTP/1."""
 
-    def __init__(self, front: Front) -> None:
+    def __init__(self, front: Front, place: Place) -> None:
         self._front = front
+        self._place = place
         self._data = b""
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport
@@ -187,6 +221,7 @@ class _Sniffer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._place.end = transport.abort
         # Who may open the Unix socket is the file system's to say.
         speaks_tls = transport.get_extra_info("ssl_object") is not None
         if speaks_tls and not allowed(self._front.security, transport.get_extra_info("peercert")):
@@ -209,13 +244,18 @@ class _Sniffer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._data += data
+        if not self._place.is_open:
+            return  # it is being ended
         head = self._data[: len(PREFACE)]
         if PREFACE.startswith(head):
             if len(head) < len(PREFACE):
                 return  # both are possible
-            protocol: asyncio.Protocol = self._front.lane()
-        else:
+            protocol: asyncio.Protocol = self._front.lane(self._place)
+        elif self._place.hold(self._place.size + HTTP1_BYTES):
             protocol = self._front.http1()
+        else:
+            self._transport.abort()
+            return
         if self._timer is not None:
             self._timer.cancel()
         self._transport.set_protocol(protocol)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ssl
+from asyncio import sslproto
 from pathlib import Path
 from typing import Any
 
 from pump_service.config import Security
 from upstream.rpc import TLS
+
+_READ_BYTES = 64 << 10
+"""asyncio allocates 256 KiB for a connection before its first byte; a record of TLS has 16 KiB"""
 
 
 def server_context(security: Security) -> ssl.SSLContext | None:
@@ -16,6 +20,7 @@ def server_context(security: Security) -> ssl.SSLContext | None:
     """
     if not security.on:
         return None
+    sslproto.SSLProtocol.max_size = _READ_BYTES
     reloader = _Reloader(security)
     outer = reloader.build()
 

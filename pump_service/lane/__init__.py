@@ -8,6 +8,7 @@ from pump_service.lane.client import LaneClient
 from pump_service.lane.connection import Lane
 from pump_service.lane.context import LaneContext
 from pump_service.lane.limits import LaneLimits
+from pump_service.lane.places import Place, Places
 from pump_service.lane.roles import Connection
 
-__all__ = ["Connection", "Lane", "LaneClient", "LaneContext", "LaneLimits"]
+__all__ = ["Connection", "Lane", "LaneClient", "LaneContext", "LaneLimits", "Place", "Places"]

@@ -10,11 +10,12 @@ from pump_service import kernel
 from pump_service.cluster import Origin
 from pump_service.ingest import Refused
 from pump_service.lane import frames as f
-from pump_service.lane.allowance import Allowance
+from pump_service.lane.allowance import WAIT_S, Allowance
 from pump_service.lane.bridged import Bridged
 from pump_service.lane.context import LaneContext
 from pump_service.lane.header_blocks import HeaderBlocks, unpad
 from pump_service.lane.hpack import Headers, HpackDecoder, HpackError
+from pump_service.lane.places import LANE_BYTES, Place
 from pump_service.lane.requests import is_write
 from pump_service.lane.sender import Sender
 from pump_service.lane.uploads import Uploads, too_long
@@ -24,6 +25,9 @@ from pump_service.store import Record
 _log = logging.getLogger(__name__)
 
 _SHORT = 256  # bytes of a DATA frame; larger ones carry something
+_BLOCK_BYTES = 64  # of a header block that is new cost as much as a frame
+_OPEN_BYTES = 128  # that an open stream takes besides what came on it
+_TASK_FRAMES = 5  # a call other than WriteBinlog costs as much as so many frames
 _LAST_CALLS_S = 5.0  # between the first GOAWAY and the last
 _REPLENISH = 1 << 20
 
@@ -31,8 +35,9 @@ _REPLENISH = 1 << 20
 class Lane(asyncio.Protocol):
     """The server side of one connection. Everything runs in the loop's thread."""
 
-    def __init__(self, context: LaneContext) -> None:
+    def __init__(self, context: LaneContext, place: Place) -> None:
         self._context = context
+        self._place = place
         self._limits = context.limits
         self._admit = context.ingest.admit
         self._sender = Sender()
@@ -53,7 +58,7 @@ class Lane(asyncio.Protocol):
         self._probes: list[int] = []
         self._waiting = 0  # calls in the store
         self._bridged = Bridged(context)
-        self._allowance = Allowance(self._limits.idle_frames)  # of frames that carry no call
+        self._allowance = Allowance(self._limits.own_frames, context.idle_frames)  # of frames that carry no call
         self._behind = False  # complete frames wait in _rest for an allowance
         self._used = time.monotonic()  # when a call came
         self._leaving = 0.0
@@ -67,6 +72,10 @@ class Lane(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._wire = Wire(transport, self._out)
         self._context.lanes.add(self)
+        self._place.is_busy = self._is_waiting
+        self._place.end = self._give_way
+        self._bytes = self._place.size + LANE_BYTES  # that it takes when nothing is under way
+        self._place.hold(self._bytes)
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple):
             self.origin = self._context.ingest.connect(name[0])
@@ -113,6 +122,7 @@ class Lane(asyncio.Protocol):
         self._sender.serve_resized()
         if self._behind or self._allowance.left < 0:
             self._slow_down()
+        self._account()
         if self._last != self._seen:
             self._seen = self._last
             self._called = True
@@ -123,6 +133,8 @@ class Lane(asyncio.Protocol):
             self._waiting += len(streams)
             self._context.submit(self, records, streams)
         if self._probes:
+            self._place.complete()
+            self._allowance.left -= len(self._probes)
             self._sender.replies(self._probes)
             self._context.ingest.observe(0.0, len(self._probes), ok=True)
             self._probes = []
@@ -136,16 +148,47 @@ class Lane(asyncio.Protocol):
         """Frames that carry no call may come at a rate; of a client that sends more nothing is read until it is within
         it and what it sent is handled: else what waits here would grow with every read.
         """
-        self._allowance.refill()
-        if (self._behind or self._allowance.left < 0) and not self._wire.is_held("frames"):
+        allowance = self._allowance
+        if (self._behind or allowance.is_used_up()) and not self._wire.is_held("frames"):
+            now = time.monotonic()
+            allowance.over_since = allowance.over_since or now
+            if now - allowance.over_since > self._limits.over_s:
+                text = f"more frames without calls than are allowed, for {self._limits.over_s:.0f} s"
+                self._fail(f.ENHANCE_YOUR_CALM, text)
+                return
             self._wire.hold("frames", on=True)
-            asyncio.get_running_loop().call_later(self._allowance.wait_s, self._go_on)
+            asyncio.get_running_loop().call_later(WAIT_S, self._go_on)
 
     def _go_on(self) -> None:
-        self._allowance.refill()
+        if self._wire.closing:
+            return
         self._wire.hold("frames", on=False)
         if self._rest:
             self.data_received(b"")
+        if not self._wire.is_held("frames"):
+            self._allowance.over_since = 0.0
+
+    def _account(self) -> None:
+        """Count what waits here; end the connection if there is no room for it."""
+        sender = self._sender
+        held = (
+            self._bytes + len(self._rest) + self._blocks.size + self._uploads.kept + _OPEN_BYTES * len(self._open)
+            + sender.kept + self._wire.unsent
+        )  # fmt: skip
+        if held != self._place.size and not self._place.hold(held) and not self._wire.closing:
+            self._fail(f.ENHANCE_YOUR_CALM, "the pump keeps too much for connections without calls")
+
+    def _is_waiting(self) -> bool:
+        """Whether a call is with the store or being answered, or the largest upload comes over this connection."""
+        return bool(self._waiting or self._bridged.count or self._context.uploads.is_oldest(self._uploads))
+
+    def _give_way(self) -> None:
+        """End for the sake of others."""
+        if not self._wire.closing:
+            self._out.append(f.goaway(self._last, f.NO_ERROR, "the pump needs the room"))
+            self.flush()
+            self._wire.closing = True
+        self._wire.transport.abort()
 
     # the context's side
 
@@ -155,6 +198,7 @@ class Lane(asyncio.Protocol):
         if self._wire.closing:
             return
         if error is None:
+            self._place.wrote()
             self._sender.replies(streams)
         else:
             self._out += [f.error_reply(stream, f.GRPC_UNKNOWN, str(error)) for stream in streams]
@@ -236,6 +280,7 @@ class Lane(asyncio.Protocol):
     def ended(self, stream: int) -> None:
         """The bridge has answered the stream."""
         self._bridged.ended(stream)
+        self._place.complete()
         if not self._wire.closing:
             self.flush()
 
@@ -254,10 +299,14 @@ class Lane(asyncio.Protocol):
             pos = len(f.PREFACE)
         unpack = f.HEAD.unpack_from
         opened = self._open
+        allowance = self._allowance
         take = self._take
         blocks = self._blocks
         largest = min(self._limits.message + 5, f.MAX_FRAME)
         while end - pos >= 9:
+            if allowance.left < 0 and allowance.is_used_up():
+                self._behind = True
+                break
             if kernel.IS_COMPILED and buf[pos + 3] <= f.HEADERS:
                 pos = self._usual_calls(buf, pos, largest)
                 if end - pos < 9:
@@ -284,9 +333,6 @@ class Lane(asyncio.Protocol):
                         self._message(stream, buf[start:stop])
                 else:
                     self._data(flags, stream, buf[start:stop])
-            elif self._allowance.used_up:
-                self._behind = True
-                break
             elif kind == f.HEADERS:
                 if flags & f.END_HEADERS and not flags & (f.PADDED | f.PRIORITY_FLAG):
                     self._headers(stream, flags, buf[start:stop])
@@ -302,7 +348,7 @@ class Lane(asyncio.Protocol):
     def _usual_calls(self, buf: bytes, pos: int, largest: int) -> int:
         """Take the calls at buf[pos:] that are as nearly all are, all of them at once; where they end."""
         room = self._limits.streams - self._unfinished()
-        if self._blocks.stream or self._allowance.used_up or room <= 0:
+        if self._blocks.stream or room <= 0:
             return pos
         known = self._write_headers is not None and self._hpack.recall(self._write_block) is self._write_headers
         pos, self._last, received = kernel.calls(
@@ -315,7 +361,7 @@ class Lane(asyncio.Protocol):
     def _opens(self, block: bytes) -> bool:
         """Whether a header block is that of a WriteBinlog call. If not, `_headers` comes next."""
         try:
-            headers = self._hpack.decode(block)
+            headers = self._decode(block)
         except HpackError as error:
             self._decoded = error
             return False
@@ -324,6 +370,13 @@ class Lane(asyncio.Protocol):
             return True
         self._decoded = headers
         return False
+
+    def _decode(self, block: bytes) -> Headers:
+        known = self._hpack.recall(block)
+        if known is not None:
+            return known
+        self._allowance.left -= len(block) // _BLOCK_BYTES
+        return self._hpack.decode(block)
 
     def _unfinished(self) -> int:
         """Calls that are open: being received, in the store, with the bridge, not taken yet."""
@@ -335,8 +388,9 @@ class Lane(asyncio.Protocol):
         if isinstance(decoded, HpackError):
             raise decoded
         # Each block just once, or the table goes out of step.
-        headers = decoded if decoded is not None else self._hpack.decode(block)
+        headers = decoded if decoded is not None else self._decode(block)
         if stream <= self._last:
+            self._allowance.left -= 1
             if stream in self._open and flags & f.END_STREAM:  # trailers of the client
                 self._data(f.END_STREAM, stream, b"")
             elif stream == 0 or stream in self._open:
@@ -371,6 +425,7 @@ class Lane(asyncio.Protocol):
         if stream not in self._open:
             if stream == 0 or stream > self._last:
                 raise f.ConnectionFault(f.PROTOCOL_ERROR, f"DATA on stream {stream}, which isn't open")
+            self._allowance.left -= 1
             return  # answered or reset already
         if length < _SHORT and not flags & f.END_STREAM:
             self._allowance.left -= 1
@@ -387,10 +442,13 @@ class Lane(asyncio.Protocol):
         size = int.from_bytes(body[1:5], "big")
         if len(body) < 5 or size != len(body) - 5:
             text = f"a WriteBinlog call carries one message; its body of {len(body)} bytes is not one"
+            self._allowance.left -= 1
             self._out.append(f.error_reply(stream, f.GRPC_INTERNAL, text))
         elif body[0]:
+            self._allowance.left -= 1
             self._out.append(f.error_reply(stream, f.GRPC_UNIMPLEMENTED, "WriteBinlog takes no compressed messages"))
         elif size > self._limits.message:
+            self._allowance.left -= 1
             self._out.append(too_long(stream, size, self._limits.message))
         else:
             self._take(stream, body, 5, len(body))
@@ -401,6 +459,7 @@ class Lane(asyncio.Protocol):
             record = self._admit(data, begin, end)
         except Refused as refusal:
             self._out.append(f.error_reply(stream, refusal.status, refusal.text))
+            self._allowance.left -= 1
             self._context.ingest.refused()
             return
         if record is None:
@@ -410,15 +469,14 @@ class Lane(asyncio.Protocol):
             self._streams.append(stream)
 
     def _bridge(self, stream: int, headers: Headers, body: bytes) -> None:
+        self._allowance.left -= _TASK_FRAMES
         refusal = self._bridged.begin(self, stream, headers, body)
         if refusal is not None:
             self._out.append(refusal)
-            self._allowance.left -= 1
 
     def _control(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         size = len(payload)
-        if kind != f.WINDOW_UPDATE:
-            self._allowance.left -= 1
+        self._allowance.left -= 1
         if kind == f.PING:
             if size != 8 or stream:
                 raise f.ConnectionFault(f.FRAME_SIZE_ERROR, "a PING must have 8 bytes on stream 0")
@@ -430,6 +488,7 @@ class Lane(asyncio.Protocol):
                 raise f.ConnectionFault(f.FRAME_SIZE_ERROR, "a WINDOW_UPDATE must have 4 bytes")
             if increment == 0 or stream > self._last:
                 raise f.ConnectionFault(f.PROTOCOL_ERROR, f"WINDOW_UPDATE of {increment} on stream {stream}")
+            self._allowance.earn(self._sender.take_earned())
             self._sender.window_update(stream, increment)
         elif kind == f.SETTINGS:
             self._settings(flags, stream, payload)

@@ -11,8 +11,10 @@ from threading import get_ident
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+from pump_service.lane.allowance import Shared
 from pump_service.lane.frames import CANCEL
 from pump_service.lane.limits import LaneLimits
+from pump_service.lane.places import MAX_CONNECTIONS, Places
 from pump_service.lane.roles import Bridge, Connection, Ingest
 from pump_service.lane.uploads import UploadBudget
 from pump_service.store import Record
@@ -67,13 +69,23 @@ class LaneContext:
     `bridge` answers a call that isn't WriteBinlog.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, ingest: Ingest, limits: LaneLimits, bridge: Bridge) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        ingest: Ingest,
+        limits: LaneLimits,
+        bridge: Bridge,
+        descriptors: int = MAX_CONNECTIONS,
+    ) -> None:
+        """`descriptors`: how many connections may hold."""
         self.loop = loop
         self.ingest = ingest
         self.limits = limits
         self.bridge = bridge
         self.lanes: set[Connection] = set()
-        self.uploads = UploadBudget(limits.partial, limits.share)
+        self.places = Places(descriptors, limits.held)
+        self.uploads = UploadBudget(limits.partial, limits.share, self.places.has_room)
+        self.idle_frames = Shared(limits.idle_frames)
         self.calls = 0  # others than WriteBinlog, until their tasks have ended
         self.queued = 0  # payload bytes that the store has and has not made durable
         self._finished: deque[tuple[_Batch, BaseException | None]] = deque()

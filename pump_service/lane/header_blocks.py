@@ -10,13 +10,15 @@ _CONTINUATIONS = 64
 class HeaderBlocks:
     """At most one is open at a time, as HTTP/2 has it; then nothing but its continuation may come."""
 
-    __slots__ = ("_flags", "_limit", "_parts", "stream")
+    __slots__ = ("_flags", "_limit", "_parts", "size", "stream")
 
     def __init__(self, limit: int) -> None:
         """`limit`: bytes that a block may have."""
         self._limit = limit
         self._flags = 0
         self._parts: list[bytes] = []
+        self.size = 0
+        """bytes of the open one"""
         self.stream = 0
         """whose block is open, 0 if none is"""
 
@@ -32,6 +34,7 @@ class HeaderBlocks:
         if not stream:
             raise f.ConnectionFault(f.PROTOCOL_ERROR, "HEADERS on stream 0")
         self.stream, self._flags, self._parts = stream, flags, [payload]
+        self.size = len(payload)
         return None
 
     def go_on(self, stream: int, flags: int, payload: bytes) -> tuple[int, bytes] | None:
@@ -40,13 +43,14 @@ class HeaderBlocks:
             raise f.ConnectionFault(f.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
         parts = self._parts
         parts.append(payload)
-        if len(parts) > _CONTINUATIONS or sum(map(len, parts)) > self._limit:
+        self.size += len(payload)
+        if len(parts) > _CONTINUATIONS or self.size > self._limit:
             raise f.ConnectionFault(
                 f.ENHANCE_YOUR_CALM, f"a header block above {self._limit} bytes or in too many frames"
             )
         if not flags & f.END_HEADERS:
             return None
-        self.stream, self._parts = 0, []
+        self.stream, self._parts, self.size = 0, [], 0
         return self._flags, b"".join(parts)
 
 

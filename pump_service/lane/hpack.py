@@ -159,9 +159,11 @@ class HpackDecoder:
         if changed:
             self._memo.clear()
             self._memo_bytes = 0
-        elif self._memo_bytes + len(block) + self._MEMO_EACH <= self._MEMO_BYTES:
-            self._memo[block] = headers
-            self._memo_bytes += len(block) + self._MEMO_EACH
+        else:
+            size = len(block) + 8 * len(headers) + self._MEMO_EACH  # a byte may stand for a field
+            if self._memo_bytes + size <= self._MEMO_BYTES:
+                self._memo[block] = headers
+                self._memo_bytes += size
         return headers
 
     def recall(self, block: bytes) -> Headers | None:

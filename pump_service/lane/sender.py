@@ -27,7 +27,9 @@ from pump_service.lane.frames import (
     header_frames,
 )
 
-_CREDIT_LIMIT = 16384
+_CREDIT_LIMIT = 4096
+_CREDIT_BYTES, _QUEUE_BYTES = 100, 700
+"""that a stream takes whose window isn't the usual one, and one that has something to send and may not"""
 
 
 class _Queue:
@@ -42,7 +44,7 @@ class _Queue:
 class Sender:
     """What may be sent now and what must wait. Frames to write go to `out`; the connection writes and clears it."""
 
-    __slots__ = ("_credit", "_queues", "_ready", "_resized", "initial", "out", "window")
+    __slots__ = ("_credit", "_earned", "_queues", "_ready", "_resized", "initial", "out", "window")
 
     def __init__(self) -> None:
         self.out: list[bytes] = []
@@ -52,6 +54,17 @@ class Sender:
         self._queues: dict[int, _Queue] = {}
         self._ready: dict[int, None] = {}  # of them those that only the connection's window holds back, in turn
         self._resized = False
+        self._earned = 0
+
+    @property
+    def kept(self) -> int:
+        """Bytes that are kept for the peer's windows, about."""
+        return _CREDIT_BYTES * len(self._credit) + _QUEUE_BYTES * len(self._queues)
+
+    def take_earned(self) -> int:
+        """Return how many WINDOW_UPDATEs the peer may send for DATA frames sent since the last call."""
+        earned, self._earned = self._earned, 0
+        return earned
 
     @property
     def blocked(self) -> int:
@@ -63,6 +76,7 @@ class Sender:
         need = REPLY_WINDOW * len(streams)
         if self.window >= need and self.initial >= REPLY_WINDOW and not self._queues:
             self.window -= need
+            self._earned += 2 * len(streams)
             self.out.append(kernel.replies(streams, REPLY_PARTS))
             if self._credit:
                 for stream in streams:
@@ -163,6 +177,7 @@ class Sender:
             now = part[:room]
             self.out.append(frame(DATA, 0, stream, now))
             self.window -= len(now)
+            self._earned += 2  # one for the stream, one for the connection
             self._credit[stream] = self._credit.get(stream, 0) - len(now)
             if len(now) == len(part):
                 queue.parts.popleft()

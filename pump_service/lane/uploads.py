@@ -12,17 +12,21 @@ from pump_service.lane import frames as f
 from pump_service.lane.hpack import Headers
 from pump_service.lane.limits import OTHER_MESSAGE_BYTES, LaneLimits
 
+_UPLOAD_BYTES, _FIELD_BYTES = 512, 96
+"""that a call takes besides its body, and a field of its headers besides its bytes"""
+
 
 class Upload:
     """A request in the making. `headers` is None for WriteBinlog."""
 
-    __slots__ = ("_body", "expected", "granted", "headers", "owner", "seen", "size", "stream")
+    __slots__ = ("_body", "cost", "expected", "granted", "headers", "owner", "seen", "size", "stream")
 
     def __init__(self, owner: Uploads, stream: int, granted: int, headers: Headers | None) -> None:
         self._body = io.BytesIO()  # many small frames take no more than their bytes
         self.owner = owner
         self.stream = stream
         self.size = 0  # bytes of body received
+        self.cost = 0  # bytes that it takes besides
         self.expected = 0  # bytes of body by its gRPC prefix, once that is there
         self.granted = granted  # bytes the client may still send
         self.headers = headers
@@ -50,11 +54,12 @@ class UploadBudget:
     The oldest one always gets room and doesn't count, so that one after the other comes to its end however large it is.
     """
 
-    def __init__(self, limit: int, share: int) -> None:
+    def __init__(self, limit: int, share: int, has_room: Callable[[], bool]) -> None:
         """`share`: bytes that a connection may have received in any case, so that large uploads of others don't shut it
-        out.
+        out, as long as there is room for what connections keep.
         """
         self._limit = limit
+        self.has_room = has_room
         self.share = share
         self._size = 0
         self._begun: dict[Upload, None] = {}
@@ -89,6 +94,11 @@ class UploadBudget:
         oldest = next(iter(self._begun), upload)
         return upload is not oldest and (self._size - oldest.size) * parts > self._limit
 
+    def is_oldest(self, owner: Uploads) -> bool:
+        """Whether the upload that gets room in any case is one of `owner`."""
+        oldest = next(iter(self._begun), None)
+        return oldest is not None and oldest.owner is owner
+
     def relieve(self) -> None:
         """Give room to those that wait for it, as far as there is any."""
         for upload in list(self._starved):
@@ -107,7 +117,7 @@ class Uploads:
     `open` maps a stream to None while nothing of a WriteBinlog request's body has come: most calls never need more.
     """
 
-    __slots__ = ("_budget", "_flush", "_message", "_out", "_size", "open", "window")
+    __slots__ = ("_budget", "_costs", "_flush", "_message", "_out", "_size", "open", "window")
 
     def __init__(self, limits: LaneLimits, budget: UploadBudget, out: list[bytes], flush: Callable[[], None]) -> None:
         self._message = limits.message
@@ -115,18 +125,31 @@ class Uploads:
         self._out = out
         self._flush = flush
         self._size = 0
+        self._costs = 0
         self.open: dict[int, Upload | None] = {}
         self.window = limits.stream_window  # what a new stream may send
 
+    @property
+    def kept(self) -> int:
+        """Bytes that it takes; of bodies those that a connection may have in any case."""
+        return min(self._size, self._budget.share) + self._costs
+
     def begin(self, stream: int, headers: Headers | None) -> None:
         """A call has been opened; `headers` None: WriteBinlog."""
-        self.open[stream] = None if headers is None else Upload(self, stream, self.window, headers)
+        if headers is None:
+            self.open[stream] = None
+            return
+        upload = self.open[stream] = Upload(self, stream, self.window, headers)
+        upload.cost = _UPLOAD_BYTES + sum(len(name) + len(value) + _FIELD_BYTES for name, value in headers)
+        self._costs += upload.cost
 
     def add(self, stream: int, payload: bytes, length: int, *, end: bool) -> Upload | None:
         """A DATA frame of `length` flow-controlled bytes came on an open stream. The upload if that was its end."""
         upload = self.open[stream]
         if upload is None:
             upload = self.open[stream] = Upload(self, stream, self.window, None)
+            upload.cost = _UPLOAD_BYTES
+            self._costs += _UPLOAD_BYTES
         upload.granted -= length
         if upload.granted < 0:
             self.reset(stream, f.FLOW_CONTROL_ERROR)
@@ -143,7 +166,7 @@ class Uploads:
         if upload.size > max(5, upload.expected):
             self.reset(stream, f.PROTOCOL_ERROR)
             return None
-        small = self._size <= self._budget.share
+        small = self._size <= self._budget.share and self._budget.has_room()
         if not small and self._budget.over(upload):
             self.reset(stream, f.REFUSED_STREAM)
         elif upload.granted < self.window // 2:
@@ -159,6 +182,7 @@ class Uploads:
         upload = self.open.pop(stream)
         if upload is not None:
             self._size -= upload.size
+            self._costs -= upload.cost
             self._budget.drop(upload)
 
     def close(self) -> None:

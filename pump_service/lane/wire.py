@@ -62,6 +62,11 @@ class Wire:
                 self._writable.set_result(None)
             self._writable = None
 
+    @property
+    def unsent(self) -> int:
+        """Bytes that the client doesn't take."""
+        return 0 if self._writable is None else self.transport.get_write_buffer_size()
+
     def stuck_s(self, now: float) -> float:
         """For how long the client has taken nothing of what waits for it; 0 if nothing waits."""
         return 0.0 if self._writable is None else now - self._stuck

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
 import threading
 import time
@@ -15,10 +16,12 @@ import pytest
 from pump_service.calls import pulls
 from pump_service.cluster import Origins
 from pump_service.config import Security
-from pump_service.front import Admission, Front
+from pump_service.front import Front
 from pump_service.http import Http1, Response
+from pump_service.ingest import Refused
 from pump_service.lane import LaneContext, LaneLimits
 from pump_service.lane import frames as f
+from pump_service.lane.allowance import Allowance, Shared
 from pump_service.lane.hpack import encode_headers
 from pump_service.lane.sender import Sender
 from tests.pump_service.pumpkit import CLUSTER, Client, Site, binlog, request
@@ -27,9 +30,12 @@ from upstream import pb
 
 _TS = 1_700_000_000_000 << 18
 _BLOCK = encode_headers(CALL)
+_OTHER_BLOCK = encode_headers((*CALL[:2], (b":path", b"/sluice.Window/Read"), *CALL[3:]))
 _ORIGINS = Origins(tuple, lambda _: False)
 _PROBE = request(b"")
 _PULL = tuple((k, b"/binlog.Pump/PullBinlogs" if k == b":path" else v) for k, v in CALL)
+_UNKNOWN = tuple((k, b"/nothing/Served" if k == b":path" else v) for k, v in CALL)
+_REFUSED = b"refused"
 _OTHER = tuple((k, b"/sluice.Window/Read" if k == b":path" else v) for k, v in CALL)
 
 
@@ -37,7 +43,8 @@ class _Ingest:
     """Takes everything and answers at once."""
 
     def admit(self, data, begin=0, end=None):
-        return None
+        if data[begin:end] == _REFUSED:
+            raise Refused("refused")
 
     def usual(self):
         return b"\x08", 0, False, tuple  # nothing is
@@ -63,7 +70,7 @@ def served(limits=None, http1=None, descriptors=1000):
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result(60)
 
     async def make():
-        front = Front(http1 or (lambda: pytest.fail("no HTTP/1 here")), Security(), descriptors)
+        front = Front(http1 or (lambda: pytest.fail("no HTTP/1 here")), Security())
 
         async def call(lane, stream):  # a call that never ends
             await asyncio.Event().wait()
@@ -71,7 +78,7 @@ def served(limits=None, http1=None, descriptors=1000):
         def bridge(lane, stream, headers, body):
             return loop.create_task(call(lane, stream))
 
-        context = LaneContext(loop, _Ingest(), limits or LaneLimits(), bridge)
+        context = LaneContext(loop, _Ingest(), limits or LaneLimits(), bridge, descriptors)
         front.use(context)
         host, port = await front.listen("127.0.0.1", 0, None)
         await front.serve()
@@ -168,23 +175,88 @@ def test_streams_that_share_the_connection_s_window_take_turns():
     assert sender.blocked == 0
 
 
-def test_a_client_that_floods_with_frames_that_carry_no_call_is_read_slowly_and_others_are_not():
-    with served(LaneLimits(idle_frames=100)) as (address, _, _context):
+_FLOODS = {
+    "settings": f.settings({f.SETTING_INITIAL_WINDOW_SIZE: 1}),
+    "headers on a closed stream": _headers(1),
+    "data on a closed stream": f.frame(f.DATA, 0, 1, b""),
+    "large data on a closed stream": f.frame(f.DATA, 0, 1, bytes(16_000)),
+    "window updates": f.window_update(1, 1),
+    "window updates of the connection": f.window_update(0, 1),
+    "priorities": f.frame(f.PRIORITY, 0, 1, bytes(5)),
+    "an unknown type": f.frame(0xEE, 0, 0),
+    "probes": None,
+    "calls without a message": None,
+    "calls that are refused": None,
+    "calls of an unknown kind": None,
+    "new header blocks": None,
+}
+
+
+def _flood(name):
+    """Frames without an end."""
+    fixed = _FLOODS[name]
+    body = grpc_body({"probes": _PROBE, "calls that are refused": _REFUSED}.get(name, b""))
+    for stream in itertools.count(3, 2):
+        if fixed is not None:
+            yield fixed
+        elif name == "calls without a message":
+            yield f.frame(f.HEADERS, f.END_HEADERS | f.END_STREAM, stream, _BLOCK)
+        elif name == "new header blocks":
+            block = encode_headers((*CALL, (b"x", b"%d" % stream * 2_000)))
+            yield _headers(stream, block) + f.reset(stream, f.CANCEL)
+        else:
+            block = encode_headers(_UNKNOWN) if name == "calls of an unknown kind" else _BLOCK
+            yield _headers(stream, block) + f.frame(f.DATA, f.END_STREAM, stream, body)
+
+
+def _flood_until(sock, frames, condition):
+    """Send frames, and take what is answered, until the condition holds."""
+    sock.setblocking(False)
+    until, data = time.monotonic() + 60, b""
+    while not condition():
+        assert time.monotonic() < until, "it never came to be"
+        data = data or b"".join(itertools.islice(frames, 100))
+        with contextlib.suppress(BlockingIOError):
+            data = data[sock.send(data) :]
+        with contextlib.suppress(BlockingIOError):
+            sock.recv(1 << 20)
+
+
+@pytest.mark.parametrize("name", _FLOODS)
+def test_a_client_that_floods_with_frames_that_carry_no_call_is_read_slowly_and_others_are_not(name):
+    with served(LaneLimits(own_frames=100, idle_frames=1000)) as (address, _, context):
         hostile, other = RawClient(address), RawClient(address)
         for client in (hostile, other):
             client.call(1, _PROBE)
             assert client.answer(1).status == "0"
-        flood = f.settings({f.SETTING_INITIAL_WINDOW_SIZE: 1}) * 2000
-        hostile.sock.settimeout(0.5)
-        sent = 0
-        with contextlib.suppress(TimeoutError):
-            while sent < 64 << 20:
-                sent += hostile.sock.send(flood)
-        assert sent < 32 << 20  # what the sockets hold
+        _flood_until(hostile.sock, _flood(name), lambda: any(lane._wire.is_held("frames") for lane in context.lanes))
         other.call(3, _PROBE)
         assert other.answer(3).status == "0"
         hostile.close()
         other.close()
+
+
+def test_a_client_that_goes_on_to_flood_is_ended():
+    with served(LaneLimits(own_frames=100, idle_frames=1000, over_s=0.3)) as (address, _, context):
+        hostile = RawClient(address)
+        _eventually(lambda: context.lanes)
+        until = time.monotonic() + 60
+        while context.lanes:
+            assert time.monotonic() < until, "it is still served"
+            hostile.send(f.frame(f.PRIORITY, 0, 1, bytes(5)) * 1000)
+        hostile.close()
+
+
+def test_a_reader_may_send_window_updates_as_it_is_sent_data():
+    shared = Shared(1)
+    allowance, sender = Allowance(10, shared), Sender()
+    sender.window_update(0, 1 << 30)
+    sender.window_update(1, 1 << 30)
+    sender.queue(1, bytes(50 * f.MAX_FRAME))
+    allowance.left -= 100
+    assert allowance.is_used_up()
+    allowance.earn(sender.take_earned())
+    assert not allowance.is_used_up() and sender.take_earned() == 0
 
 
 def test_of_a_client_that_floods_no_more_waits_in_the_pump_than_it_reads_at_once():
@@ -220,7 +292,7 @@ def test_every_frame_of_a_burst_beyond_the_rate_is_answered_though_nothing_follo
 
 
 def test_tiny_frames_take_no_more_memory_than_their_bytes():
-    with served(LaneLimits(partial=64 << 20, idle_frames=10_000_000)) as (address, _, context):
+    with served(LaneLimits(partial=64 << 20, own_frames=10_000_000)) as (address, _, context):
         client = RawClient(address)
         client.call(1, _PROBE)
         client.answer(1)
@@ -279,18 +351,58 @@ def test_an_upload_that_stands_still_is_given_up():
 
 
 def test_connections_end_below_the_limit_and_one_address_gets_half_of_it():
-    with served(descriptors=8) as (address, front, _):
+    with served(descriptors=8) as (address, _, context):
         host, port = address.rsplit(":", 1)
         taken = [socket.create_connection((host, int(port)), 60) for _ in range(4)]
-        _eventually(lambda: front.admission.used == 4)
-        refused = socket.create_connection((host, int(port)), 60)
-        assert refused.recv(1) == b""
-        refused.close()
+        _eventually(lambda: context.places.used == 4)
+        fifth = socket.create_connection((host, int(port)), 60)
+        assert taken[0].recv(1) == b"", "the idlest of its address makes room for it"
         other = socket.create_connection((host, int(port)), 60, ("127.0.0.2", 0))
-        _eventually(lambda: front.admission.used == 5)
-        for sock in (*taken, other):
+        _eventually(lambda: context.places.used == 5)
+        for sock in (*taken, fifth, other):
             sock.close()
-        _eventually(lambda: front.admission.used == 0)
+        _eventually(lambda: context.places.used == 0)
+        assert context.places.size == 0
+
+
+def test_two_addresses_that_take_all_there_is_shut_no_other_out():
+    with served(descriptors=8) as (address, _, context):
+        host, port = address.rsplit(":", 1)
+        crowd = [socket.create_connection((host, int(port)), 60, (f"127.0.0.{2 + n % 2}", 0)) for n in range(20)]
+        _eventually(lambda: context.places.used == 8)
+        writer = RawClient(address)
+        writer.call(1, _PROBE)
+        assert writer.answer(1).status == "0"
+        for sock in (*crowd, writer):
+            sock.close()
+
+
+def test_a_crowd_that_keeps_bytes_here_takes_no_more_than_all_may_and_a_writer_is_served():
+    """Header blocks that don't end, half a frame, calls whose bodies don't come, before and after a first call."""
+    limit = 2 << 20
+    with served(LaneLimits(held=limit)) as (address, _, context):
+        most, crowd = 0, []
+        for number in range(120):
+            client = RawClient(address)
+            crowd.append(client)
+            if number % 2:
+                client.call(1, _PROBE)
+            stream = 3
+            for _ in range(200 if number % 3 else 0):
+                client.send(_headers(stream, _OTHER_BLOCK))
+                stream += 2
+            client.send(f.frame(f.HEADERS, 0, stream, b"\0\x7f" + bytes(16_000)))
+            client.send(*(f.frame(f.CONTINUATION, 0, stream, bytes(15_000)) for _ in range(3)), bytes(100))
+            most = max(most, context.places.size)
+        assert most <= limit + (300 << 10)  # what one read brings is counted after it
+        _eventually(lambda: context.places.size <= limit)
+        assert len(context.lanes) < 70
+        writer = RawClient(address)
+        writer.call(1, _PROBE)
+        assert writer.answer(1).status == "0"
+        for client in (*crowd, writer):
+            client.close()
+        _eventually(lambda: context.places.size == 0)
 
 
 def test_a_connection_that_opens_no_call_is_closed_and_one_without_calls_after_a_goodbye():
@@ -325,17 +437,6 @@ def test_other_calls_are_bounded_until_they_have_ended_also_those_that_were_rese
         _eventually(lambda: context.calls == 1)
         client.close()
         _eventually(lambda: context.calls == 0)
-
-
-def test_admission_counts_what_is_open():
-    admission = Admission(10)
-    assert all(admission.enter("a") for _ in range(5))
-    assert not admission.enter("a")
-    assert admission.enter("b", 3)
-    assert not admission.enter("b", 3)
-    admission.leave("b", 3)
-    admission.leave("a")
-    assert admission.enter("a") and admission.used == 5
 
 
 def test_answers_are_sent_without_delay():

@@ -1,5 +1,6 @@
 """`[security]`: the port speaks TLS to gRPC and HTTP alike, checks client certificates and their common names."""
 
+import socket
 import ssl
 import time
 
@@ -12,6 +13,7 @@ from pump_service.config import Security
 from pump_service.front import Front, server_context
 from pump_service.http import Http1, Response
 from pump_service.lane import LaneLimits
+from pump_service.lane.places import ACCEPTED_BYTES, TLS_BYTES
 from tests.pump_service.authority import Authority
 from tests.pump_service.pumpkit import binlog, request
 from tests.pump_service.rawhttp2 import RawClient
@@ -37,6 +39,7 @@ def served(authority, tmp_path):
     host, port = served.run(front.listen("127.0.0.1", 0, server_context(security)))
     served.run(front.serve())
     served.secure = f"{host}:{port}"
+    served.front_of_tls = front
     yield served
     front.stop_accepting()
     served.loop.call_soon_threadsafe(front.close_all)
@@ -62,6 +65,20 @@ def test_grpc_and_http_work_over_tls_for_an_allowed_common_name(served, authorit
     credentials, context = _client(authority, "TiDB")
     assert _write(served, credentials) == b""
     assert httpx.get(f"https://{served.secure}/status", verify=context).text == "over TLS"
+
+
+def test_before_its_first_byte_a_connection_takes_no_more_than_is_counted_for_it(served, authority):
+    host, port = served.secure.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), 60):
+        until = time.monotonic() + 60
+        while served.context.places.size < ACCEPTED_BYTES + TLS_BYTES:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    credentials, _ = _client(authority, "TiDB")
+    with grpc.secure_channel(served.secure, credentials) as channel:
+        grpc.channel_ready_future(channel).result(60)
+        buffers = [transport._ssl_protocol._ssl_buffer for transport in served.front_of_tls.connections]
+        assert buffers and all(len(buffer) <= TLS_BYTES // 2 for buffer in buffers)
 
 
 def test_a_connection_is_known_by_its_address_after_it_was_lost(served, authority):
