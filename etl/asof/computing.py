@@ -55,8 +55,15 @@ def ask(
     """
     asking = _Asking(log, tuple(sorted(set(moments))), frozenset(ignored))
     left: Sequence[str] = names
+    tried: list[Start] = []
     for base in itertools.chain(bases, [None]):
         missing = asking.begin(base, left)
+        if not missing:
+            return asking.asked()
+        tried += [base] if base is not None else []
+        left = [exactly(name) for name in sorted(missing)]
+    for base in tried:  # without columns whose values nothing tells
+        missing = asking.begin(base, left, may_lack=True)
         if not missing:
             return asking.asked()
         left = [exactly(name) for name in sorted(missing)]
@@ -73,13 +80,18 @@ class _Asking:
         self._skipped: set[int] = set()
         self.refused: dict[frozenset[str], StartTooLateError] = {}
 
-    def begin(self, base: Start | None, names: Sequence[str]) -> set[str]:
-        """Plan what can begin there; the names of the tables that can't. Raises AsOfError, relay errors."""
+    def begin(self, base: Start | None, names: Sequence[str], *, may_lack: bool = False) -> set[str]:
+        """Plan what can begin there; the names of the tables that can't. `may_lack`: values of stored generated
+        columns. Raises AsOfError, relay errors.
+        """
         first = self._log.first()
         start_ts = base.ts if base is not None else (first.lo if first is not None else 0)
         until_ts = self._moments[-1]
         known = base.tables if base is not None else None
         history = read_history(self._log, start_ts, known, until_ts, self._moments)
+        history.may_lack = may_lack
+        if base is not None:
+            history.brings = base.source.brings
         wanted = {moment: history.find(moment, names) for moment in self._moments}
         missing = {*history.skipped, *(ts for ts in self._ignored if start_ts < ts <= until_ts)}
         found, refused = families(history, wanted, is_whole=not missing)

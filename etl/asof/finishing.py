@@ -63,7 +63,8 @@ class Files:
         storage = open_storage(self.url)
         for (moment, name), rows in found.items():
             table = family.version_at(moment, name).table
-            batches = rows.select([c.name for c in table.writable_columns]).to_batches(_CHUNK_ROWS)
+            held = [c.name for c in table.stored_columns if c.name in rows.column_names]
+            batches = rows.select(held).to_batches(_CHUNK_ROWS)
             for file in write_files(storage, f"{self.folder}/{table.id}", table, batches):
                 yield Result(moment, name, json.dumps(file.to_json()).encode())
 

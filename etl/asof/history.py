@@ -4,7 +4,7 @@ were, and which tables there are at each moment that is asked for. No row is rea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from etl.asof.errors import AsOfError
@@ -36,6 +36,10 @@ class History:
     dropped."""
     skipped: list[int] = field(default_factory=list)
     """Commit timestamps of transactions that were left out at landing."""
+    brings: Callable[[Table], frozenset[str]] = lambda table: frozenset()
+    """The stored generated columns of which the base at the start holds values."""
+    may_lack: bool = False
+    """Whether stored generated columns may be left out, as nothing tells their values."""
     tables_at: dict[int, dict[int, Table]] = field(default_factory=dict)
     """The tables there are, by id, at each of `moments`."""
 

@@ -27,6 +27,10 @@ class StartTooLateError(AsOfError):
     way_out = "ask for a moment after a base that holds the table; `sluice base make` makes one"
 
 
+class LackingValuesError(StartTooLateError):
+    """The base lacks values of stored generated columns: an older one, or the log from its beginning, may tell them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
     """Tables whose rows are computed together."""
@@ -133,7 +137,7 @@ def _stretches(
     history: History, ids: frozenset[int], ddls: Mapping[int, DdlJob], breaks: tuple[int, ...]
 ) -> Iterator[Mapping[int, Version]]:
     known = {i: table for i, table in history.known.items() if i in ids}
-    now = {i: Version.first(table, with_generated=False) for i, table in known.items()}
+    now = {i: Version.first(table, _brought(history, table)) for i, table in known.items()}
     gone: dict[int, Version] = {}
     for table_id in ids & history.unknown.keys():
         raise StartTooLateError(_unknown(history, history.unknown[table_id]))
@@ -142,6 +146,18 @@ def _stretches(
         yield {i: replace(version, lenient=_is_dropping(history, i, begin, end)) for i, version in now.items()}
         if (ddl := ddls.get(end)) is not None:
             _go_on(history, ids, ddl, now, gone)
+
+
+def _brought(history: History, table: Table) -> frozenset[str]:
+    """Return the stored generated columns that the base holds. Raises LackingValuesError if that isn't all."""
+    wanted = frozenset(column.name for column in table.stored_columns if column.generated)
+    held = wanted & history.brings(table) if wanted else wanted
+    if held < wanted and not history.may_lack:
+        raise LackingValuesError(
+            f"the base of {tso.text(history.start_ts)} holds no values of {', '.join(sorted(wanted - held))} of"
+            f" {table.full_name}"
+        )
+    return held
 
 
 def _unknown(history: History, table: Table) -> str:
@@ -172,7 +188,7 @@ def _go_on(
                 raise StartTooLateError(_unknown(history, table) + f"; {ddl.title} brought it back")
             now[table_id] = gone.pop(table_id).after(ddl, table)
         elif ddl.type in _CREATES:
-            now[table_id] = Version.first(table, with_generated=True)
+            now[table_id] = Version.first(table)
         else:
             raise StartTooLateError(_unknown(history, table) + f"; {ddl.title} changed it")
     if ddl.type == Action.EXCHANGE_PARTITION:

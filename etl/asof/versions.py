@@ -70,9 +70,9 @@ class Version:
         return []
 
     @classmethod
-    def first(cls, table: Table, *, with_generated: bool) -> Version:
-        """Of a table that is new, or comes from a base, which hasn't what a database computes itself."""
-        columns = table.stored_columns if with_generated else table.writable_columns
+    def first(cls, table: Table, brings: frozenset[str] | None = None) -> Version:
+        """Of a table that is new, or comes from a base that `brings` these stored generated columns."""
+        columns = (c for c in table.stored_columns if not c.generated or brings is None or c.name in brings)
         return cls(table, {column.name: column.name.lower() for column in columns})
 
     def after(self, ddl: DdlJob, table: Table) -> Version:

@@ -88,7 +88,7 @@ class DownstreamSnapshot:
         return self._sessions[number]
 
     def rows(self, number: int, place: DownstreamTable, within: Bounds = (None, None)) -> Iterator[pa.RecordBatch]:
-        """The rows of a table, over session `number`: `table.writable_columns` in types and texts of
+        """The rows of a table, over session `number`: `place.columns` in types and texts of
         `upstream.rows.arrow_schema`. `within`: of a table with a `page_key` only those from the first (inside) to the
         second (outside). Raises TableChanged, BaseError. Who doesn't read to the end loses the session.
         """
@@ -117,7 +117,7 @@ class DownstreamSnapshot:
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a condition; the key of the last one into `last`, as the server printed it."""
         session = self._sessions[number]
-        names = [column.name for column in place.table.writable_columns]
+        names = [column.name for column in place.columns]
         at = [names.index(column.name) for column in key]
         with _told(session, place):
             for batch, block in read_page(session, place, condition):

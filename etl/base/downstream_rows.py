@@ -26,11 +26,17 @@ __all__ = ["DownstreamTable", "page_key", "read_page"]
 
 @dataclass(frozen=True, slots=True)
 class DownstreamTable:
-    """An upstream table and where its rows are downstream."""
+    """An upstream table and where its rows are downstream. `brings`: the stored generated columns that are read."""
 
     table: Table
     schema: str
     name: str
+    brings: frozenset[str] = frozenset()
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """What is read: all that a statement may set, and what it brings."""
+        return tuple(c for c in self.table.stored_columns if not c.generated or c.name in self.brings)
 
     @property
     def full_name(self) -> str:
@@ -54,10 +60,10 @@ def page_key(table: Table) -> list[KeyColumn]:
 
 
 def read_page(session: MySQLSession, place: DownstreamTable, condition: str) -> Iterator[tuple[pa.RecordBatch, Block]]:
-    """The rows that a condition (SQL, with what may follow it) takes: `table.writable_columns`, and as they came.
-    Raises BaseError, DownstreamError.
+    """The rows that a condition (SQL, with what may follow it) takes: `place.columns`, and as they came. Raises
+    BaseError, DownstreamError.
     """
-    columns = place.table.writable_columns
+    columns = place.columns
     # A FLOAT is printed with six digits; as a DOUBLE it has all, and its zero keeps its sign.
     names = [f"{quote_name(c.name)}*1e0" if c.kind == "float" else quote_name(c.name) for c in columns]
     statement = f"SELECT {', '.join(names) or '1'} FROM {place.quoted} WHERE {condition}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from etl.base.downstream_rows import DownstreamTable
 from etl.base.held_tables import held_tables, unlike
@@ -37,7 +38,9 @@ def downstream_tables(
         if problem:
             problems.append(problem)
         elif there is not None:
-            found.append((place, there.bytes))
+            stored = (column.name for column in place.table.stored_columns if column.generated)
+            brings = frozenset(name for name in stored if name.lower() in there.columns)
+            found.append((replace(place, brings=brings), there.bytes))
     return found, problems
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from etl.formats.base_columns import lacking
 from relay import RelayLog, Window
 from relay.archive import Archive, Base, BaseTable
 from upstream.schema import Table
@@ -14,7 +15,7 @@ __all__ = ["changed_tables", "ddl_tables", "ids_of", "landed_windows", "unchange
 
 def unchanged_tables(older: Base, tables: Iterable[Table], changed: set[int]) -> dict[str, BaseTable]:
     """Of the tables of a younger moment, by full name, those that are the older base's. `changed`: ids of tables and
-    partitions that anything was done to in between.
+    partitions that anything was done to in between. A table that lacks values in the older base is read again.
     """
     held = {table.full_name: table for table in older.tables}
     found = {}
@@ -22,7 +23,7 @@ def unchanged_tables(older: Base, tables: Iterable[Table], changed: set[int]) ->
         before = held.get(table.full_name)
         if before is None or not table.is_base_table or changed & ids_of(table):
             continue
-        if Table.from_json(before.table) == table:
+        if Table.from_json(before.table) == table and not lacking(before):
             found[table.full_name] = before
     return found
 

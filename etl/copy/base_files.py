@@ -5,8 +5,10 @@ Several files where a chunk is large, so that each can be read, checked and load
 
 from __future__ import annotations
 
+import itertools
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -27,28 +29,37 @@ GROUP_ROW_BYTES = 12 << 20
 _LEVEL = 1
 
 
-def rows_schema(table: Table) -> pa.Schema:
-    """The columns of a base's rows: all that a statement may set, in the types of `upstream.rows.arrow_schema`."""
-    return pa.schema([pa.field(column.name, arrow_type(column)) for column in table.writable_columns])
+def rows_schema(table: Table, computed: Collection[str] | None = None) -> pa.Schema:
+    """Return the columns of a base's rows: all that rows hold, in the types of `upstream.rows.arrow_schema`.
+
+    `computed`: the stored generated columns among them, None for all.
+    """
+    columns = [c for c in table.stored_columns if not c.generated or computed is None or c.name in computed]
+    return pa.schema([pa.field(column.name, arrow_type(column)) for column in columns])
 
 
 def write_files(storage: Storage, folder: str, table: Table, batches: Iterable[pa.RecordBatch]) -> list[BaseFile]:
-    """Rows, each batch in `rows_schema(table)`, as files in a folder of the archive; none if there are no rows. They
-    are durable, and in a base once its manifest names them. Raises OSError.
+    """Rows, each batch in `rows_schema(table)` or without some generated columns, as files in a folder of the archive;
+    none if there are no rows. They are durable, and in a base once its manifest names them. Raises OSError.
     """
     token = secrets.token_hex(6)  # an attempt before this one may be under way yet
-    schema = rows_schema(table)
+    generated = {column.name for column in table.stored_columns if column.generated}
     written: list[BaseFile] = []
     for groups in _files(batches):
+        first = next(groups)
+        computed = tuple(name for name in first.column_names if name in generated)
         path = f"{folder}/{token}-{len(written):05}.parquet"
-        written.append(_write_file(storage, path, schema, groups))
+        file = _write_file(storage, path, rows_schema(table, computed), itertools.chain([first], groups))
+        written.append(replace(file, computed=computed))
     return written
 
 
 def read_file(storage: Storage, file: BaseFile, table: Table) -> Iterator[pa.RecordBatch]:
-    """The rows of a file in `rows_schema(table)`, after its checksum was found right. Raises RelayCorruptError."""
+    """The rows of a file in `rows_schema(table, file.computed)`, after its checksum was found right. Raises
+    RelayCorruptError.
+    """
     where = f"{storage.url}/{file.path}"
-    wanted, rows = rows_schema(table), 0
+    wanted, rows = rows_schema(table, file.computed), 0
     try:
         reader = pq.ParquetFile(pa.BufferReader(Bases(storage).content(file)))
         if not reader.schema_arrow.equals(wanted):

@@ -104,6 +104,10 @@ class BaseSource:
             for number, file in enumerate(files)
         ]
 
+    def brings(self, table: Table) -> frozenset[str]:
+        held = self._table(table)
+        return frozenset(c.name for c in table.stored_columns if c.generated and held.holds(c.name))
+
     def read(self, chunk: Chunk, table: Table) -> Iterator[pa.RecordBatch]:
         return read_file(self._storage, BaseFile.from_json(chunk.place), table)
 

@@ -69,6 +69,7 @@ class Loader:
         self._open: set[MySQLSession] = set()
         self._changing = threading.Lock()
         self._held: dict[str, set[str]] = {}  # columns of text that hold bytes, by table
+        self._computed: dict[str, frozenset[str]] = {}
         self._go_on: Callable[[], bool] = lambda: True
 
     def run(
@@ -192,7 +193,11 @@ class Loader:
             for layout, count, warnings, payload in zip(*(column for column in batch.columns), strict=True):
                 sent = time.perf_counter()
                 form = Layout.from_json(json.loads(layout.as_py()))
-                if columns := (text & set(form.hex)) - self._held.get(planned.target, set()):
+                if form.generated:
+                    there = self._computed_there(session, planned)
+                    form = replace(form, left_out=tuple(n for n in form.generated if n.lower() in there))
+                bytes_in = text & set(form.hex) - set(form.left_out)
+                if columns := bytes_in - self._held.get(planned.target, set()):
                     return columns
                 try:
                     outcome = session.load(target, form, payload.as_buffer(), strict=not warnings.as_py())
@@ -209,6 +214,11 @@ class Loader:
         ended = time.perf_counter()
         written_s += ended - sent
         return ChunkDone(number, chunk.full_name, rows, chunk.bytes, ended - began - written_s, written_s)
+
+    def _computed_there(self, session: MySQLSession, planned: PlannedTable) -> frozenset[str]:
+        if planned.target not in self._computed:
+            self._computed[planned.target] = computed_there(session, planned)
+        return self._computed[planned.target]
 
     def _check(
         self, session: MySQLSession, planned: PlannedTable, outcome: LoadOutcome, expected: tuple[int, int]
@@ -228,6 +238,16 @@ class Loader:
             f"{planned.table.full_name} to {planned.target} on {session.address}: {what}"
             f"{f' ({told})' if told else ''}. Nothing of this chunk stays"
         )
+
+
+def computed_there(session: MySQLSession, planned: PlannedTable) -> frozenset[str]:
+    """Return the columns that the downstream's table computes by itself, in lower case. Raises DownstreamError."""
+    rows = session.query(
+        "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND"
+        " COALESCE(GENERATION_EXPRESSION, '') <> ''",
+        (planned.schema, planned.name),
+    )
+    return frozenset(str(name).lower() for (name,) in rows)
 
 
 def count_rows(session: MySQLSession, schema: str, name: str) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from etl.copy.asked import Asked
 from etl.copy.definitions import Definitions
 from etl.copy.errors import CopyError
-from etl.copy.loader import count_rows
+from etl.copy.loader import computed_there, count_rows
 from etl.copy.plan import CopyPlan, PlannedTable, without_values
 from etl.copy.statements import add_rest, create, create_schema, scoped, without_rest
 from etl.ddl import THERE_ALREADY, DdlExecutor
@@ -120,16 +120,12 @@ class MadeTables:
         return sorted(found, key=lambda table: (table.is_view, table.id))
 
     def _check_computed(self, planned: PlannedTable) -> None:
-        """Generated columns that rows bring in replication, and that no source has, must be computed here."""
-        wanted = [column.name for column in planned.table.stored_columns if column.generated]
+        """Generated columns that rows bring in replication, and that the source hasn't, must be computed here."""
+        stored = (column.name for column in planned.table.stored_columns if column.generated)
+        wanted = [name for name in stored if name not in planned.brought]
         if not wanted:
             return
-        rows = self._session.query(
-            "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND"
-            " COALESCE(GENERATION_EXPRESSION, '') <> ''",
-            (planned.schema, planned.name),
-        )
-        computed = {str(name).lower() for (name,) in rows}
+        computed = computed_there(self._session, planned)
         if plain := [name for name in wanted if name.lower() not in computed]:
             raise CopyError(without_values(planned.table, plain))
 

@@ -23,13 +23,16 @@ _RATE = 30_000_000
 
 @dataclass(frozen=True, slots=True)
 class PlannedTable:
-    """A table to be copied to `schema`.`name` downstream. `merged`: others are copied there, too."""
+    """A table to be copied to `schema`.`name` downstream. `merged`: others are copied there, too. `brought`: the stored
+    generated columns whose values come with the rows.
+    """
 
     table: Table
     schema: str
     name: str
     merged: bool
     bytes: int
+    brought: tuple[str, ...] = ()
 
     @property
     def target(self) -> str:
@@ -40,13 +43,14 @@ class PlannedTable:
         """As JSON values; `from_json` is the inverse."""
         return {
             "table": self.table.to_json(), "schema": self.schema, "name": self.name, "merged": self.merged,
-            "bytes": self.bytes,
+            "bytes": self.bytes, "brought": list(self.brought),
         }  # fmt: skip
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> PlannedTable:
         """The inverse of `to_json`."""
-        return cls(**{**document, "table": Table.from_json(document["table"])})
+        brought = tuple(document.get("brought", ()))
+        return cls(**{**document, "table": Table.from_json(document["table"]), "brought": brought})
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,15 +187,17 @@ class _Planner:
             self._problems.append(str(error))
             return None
         size = self._held[table.full_name].bytes
-        return PlannedTable(table, target.schema, target.table, target.is_merged, size)
+        brought = tuple(sorted(self._source.brings(table)))
+        return PlannedTable(table, target.schema, target.table, target.is_merged, size, brought)
 
     def _chunks(self, tables: list[PlannedTable]) -> tuple[list[Chunk], list[int]]:
         chunks: list[Chunk] = []
         of_table: list[int] = []
         # Wide tables first: what separates their fields, narrow ones may not tell.
         for place in sorted(range(len(tables)), key=lambda n: -len(tables[n].table.writable_columns)):
+            planned = tables[place]
             try:
-                found = self._source.chunks(tables[place].table)
+                found = self._source.chunks(planned.table)
             except CopyError as error:
                 self._problems.append(str(error))
                 continue
@@ -206,8 +212,8 @@ class _Planner:
                 tables[place] = replace(tables[place], bytes=sum(chunk.bytes for chunk in found))
             chunks += found
             of_table += [place] * len(found)
-            if found and (unsure := unsure_columns(tables[place].table)):
-                self._problems.append(without_values(tables[place].table, unsure))
+            if found and (lacking := [n for n in unsure_columns(planned.table) if n not in planned.brought]):
+                self._problems.append(without_values(planned.table, lacking))
         return chunks, of_table
 
 

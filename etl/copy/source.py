@@ -92,7 +92,10 @@ class Source(Protocol):
     def chunks(self, table: Table) -> Sequence[Chunk]:
         """The chunks of a table, numbered from 0; the same ones each time."""
 
+    def brings(self, table: Table) -> frozenset[str]:
+        """Return the names of the stored generated columns that all its rows of the table hold."""
+
     def read(self, chunk: Chunk, table: Table) -> Iterator[pa.RecordBatch]:
-        """The rows of a chunk: one column for each of `table.writable_columns`, in types and texts of
-        `upstream.rows.arrow_schema`.
+        """The rows of a chunk: one column for each of `table.writable_columns` and of what it brings, in table order,
+        in types and texts of `upstream.rows.arrow_schema`.
         """

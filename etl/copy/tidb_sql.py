@@ -161,10 +161,13 @@ class TidbSql:
             return sampled
         return list(session.query(f"{start} WHERE {' OR '.join(conditions)} ORDER BY {names}"))
 
+    def brings(self, table: Table) -> frozenset[str]:
+        return frozenset(column.name for column in table.stored_columns if column.generated)
+
     def read(self, chunk: Chunk, table: Table) -> Iterator[pa.RecordBatch]:
         where = in_range(key_columns(table), chunk.place["key_low"], chunk.place["key_high"])
         with self._session() as session:
-            yield from read_rows(session, replace(table, columns=table.writable_columns), where)
+            yield from read_rows(session, replace(table, columns=table.stored_columns), where)
 
     def _session(self) -> TidbSession:
         session = TidbSession(self._address)

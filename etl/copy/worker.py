@@ -25,14 +25,15 @@ LOAD_SCHEMA = pa.schema(
 
 def make_loads(spec: Mapping[str, Any], chunk: Chunk, table: Table) -> Iterator[pa.RecordBatch]:
     """The loads of a chunk, in LOAD_SCHEMA, one a batch. Raises CopyError, OSError."""
-    return loads_of(columns_to_load(table), open_source(spec).read(chunk, table))
+    return loads_of(table, open_source(spec).read(chunk, table))
 
 
-def loads_of(target: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The loads of rows with a column for each of `target.columns`, in LOAD_SCHEMA, one a batch."""
+def loads_of(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The loads of rows with some of the table's columns, in LOAD_SCHEMA, one a batch."""
     for batch in batches:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        for load in format_load(target, columns, batch.num_rows):
+        brought = replace(table, columns=tuple(c for c in table.stored_columns if c.name in columns))
+        for load in format_load(brought, columns, batch.num_rows):
             yield pa.RecordBatch.from_arrays(
                 [
                     pa.array([json.dumps(load.layout.to_json())]),
@@ -49,8 +50,3 @@ def _one(payload: pa.Buffer) -> pa.BinaryArray:
     return pa.BinaryArray.from_buffers(
         pa.binary(), 1, [None, pa.array([0, payload.size], pa.int32()).buffers()[1], payload]
     )
-
-
-def columns_to_load(table: Table) -> Table:
-    """The table as far as its rows are brought: generated columns are the downstream's to compute."""
-    return replace(table, columns=table.writable_columns)

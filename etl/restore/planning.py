@@ -8,6 +8,7 @@ from dataclasses import replace
 from etl.copy.definitions import Definitions
 from etl.copy.plan import CopyPlan, make_plan
 from etl.downstream import connected, is_same_server
+from etl.formats.base_columns import lacking
 from etl.restore.errors import RestoreError
 from etl.restore.lineage import Family, Lineage, Name, missing_references, unmatched
 from etl.restore.pace import Pace
@@ -107,7 +108,7 @@ class _Planner:
         if not family.asked and not self._problems:
             self._problems.append(f"there was no table at {tso.text(self._request.until)}")
         lost = sorted(lineage.unknown[i].full_name for i in family.ids & lineage.unknown.keys())
-        self.is_base_lacking = bool(lost or unmatched(self._request.tables, family))
+        self.is_base_lacking |= bool(lost or unmatched(self._request.tables, family))
         if lost:
             where = f"the base {self._past.base.id} doesn't hold them" if self._past.base else "there is no base"
             self._problems.append(
@@ -139,6 +140,12 @@ class _Planner:
         if not tables:
             return CopyPlan(past.since, past.base.schema_version)
         source.left_empty = self._without_rows
+        self.is_base_lacking |= any(
+            lacking(held)
+            for table in tables
+            if table.id not in self._without_rows
+            and (held := past.base.table(table.schema_name, table.name)) is not None
+        )
         return make_plan(source, wanted, own.filters, own.routes)
 
     # Where it goes

@@ -14,13 +14,17 @@ from relay.archive import Archive, Base
 __all__ = ["had_at"]
 
 
-def had_at(settings: Settings, base: Base | None, ts: int) -> dict[int, str]:
+def had_at(settings: Settings, base: Base | None, ts: int, *, whole: bool = True) -> dict[int, str]:
     """The tables that the settings want and that can be had at `ts` (TSO) from `base` (None: from the archive's
-    beginning) by reading the archive: their names then, by id. Raises RelayCorruptError, OSError.
+    beginning) by reading the archive: their names then, by id. `whole`: with all columns that a restore needs. Raises
+    RelayCorruptError, OSError.
     """
     archive = Archive.open(settings.archive_url)
     facts = facts_of(archive, read_contents(archive, Summaries(archive).day), ())
-    start = KnownBase.of(base).snapshot if base is not None else Snapshot(facts.lo if facts is not None else 0)
+    start = Snapshot(facts.lo if facts is not None else 0)
+    if base is not None:
+        known = KnownBase.of(base)
+        start = known.snapshot if whole else Snapshot(known.ts, known.tables, known.id)
     turns = facts.turns if facts is not None else ()
     wanted = keep_of(settings).wanted
     return {i: origin.name for i, origin in known_at(start, turns, ts).items() if wanted(origin.name)}

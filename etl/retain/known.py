@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from etl.formats.base_columns import lacking
 from etl.retain.origins import Snapshot, Turn
 from relay.archive import Base, Volume
 from relay.archive.catalogue import Day
@@ -98,7 +99,8 @@ def changes_of(volumes: Iterable[Volume]) -> dict[int, int]:
 @dataclass(frozen=True, slots=True)
 class KnownBase:
     """A base as of `ts` (TSO). `tables`: names by id; `own_bytes`: of the files in its own folder, `others`: path and
-    bytes of those in the folders of older ones.
+    bytes of those in the folders of older ones; `lacking`: ids of tables that can't be restored from it, as it lacks
+    values of theirs.
     """
 
     id: str
@@ -109,6 +111,7 @@ class KnownBase:
     tables: Mapping[int, str]
     own_bytes: int
     others: Mapping[str, int]
+    lacking: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, base: Base) -> Self:
@@ -117,12 +120,14 @@ class KnownBase:
         others = {path: size for path, size in files.items() if owner_of(path) != base.id}
         tables = {int(table.table["id"]): table.full_name for table in base.tables}
         own = sum(files.values()) - sum(others.values())
-        return cls(base.id, base.ts, base.made_ms, base.made_from, base.rows, tables, own, others)
+        lacks = frozenset(int(table.table["id"]) for table in base.tables if lacking(table))
+        return cls(base.id, base.ts, base.made_ms, base.made_from, base.rows, tables, own, others, lacks)
 
     @property
     def snapshot(self) -> Snapshot:
-        """Where reading may begin."""
-        return Snapshot(self.ts, self.tables, self.id)
+        """Return where a restore may begin: with the tables that it can be had of whole."""
+        tables = {i: name for i, name in self.tables.items() if i not in self.lacking}
+        return Snapshot(self.ts, tables, self.id)
 
     @property
     def bytes(self) -> int:
@@ -139,13 +144,14 @@ class KnownBase:
         return {
             "id": self.id, "ts": self.ts, "made_ms": self.made_ms, "made_from": self.made_from, "rows": self.rows,
             "tables": {str(i): name for i, name in self.tables.items()}, "own_bytes": self.own_bytes,
-            "others": dict(self.others),
+            "others": dict(self.others), "lacking": sorted(self.lacking),
         }  # fmt: skip
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`. Raises TypeError, ValueError."""
-        return cls(**{**raw, "tables": {int(i): name for i, name in raw["tables"].items()}})
+        tables = {int(i): name for i, name in raw["tables"].items()}
+        return cls(**{**raw, "tables": tables, "lacking": frozenset(raw["lacking"])})
 
 
 def owner_of(path: str) -> str:

@@ -81,7 +81,7 @@ class PastSide:
             name
             for base in bases
             if base is None or base.ts <= self.ts
-            for name in had_at(self._settings, base, self.ts).values()
+            for name in had_at(self._settings, base, self.ts, whole=False).values()
         }
 
     def _units(self, names: Collection[str]) -> list[tuple[str, ...]]:

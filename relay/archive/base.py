@@ -42,7 +42,7 @@ _WAY_OUT = "restore the file from a copy, or forget the base (`sluice base forge
 @dataclass(frozen=True, slots=True)
 class BaseFile:
     """A Parquet file: `path` relative to the archive's root, `bytes` and `crc32c` of the whole file, `row_bytes` of the
-    rows in memory.
+    rows in memory. `computed`: the stored generated columns that it holds; files of older versions hold none.
     """
 
     path: str
@@ -50,19 +50,22 @@ class BaseFile:
     bytes: int
     crc32c: int
     row_bytes: int
+    computed: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` is the inverse."""
-        return asdict(self)
+        document = asdict(self)
+        computed = document.pop("computed")
+        return document | ({"computed": list(computed)} if computed else {})
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> BaseFile:
         """The inverse of `to_json`. Raises ValueError."""
         try:
-            made = cls(**document)
+            made = cls(**{**document, "computed": tuple(document.get("computed", ()))})
         except TypeError as error:
             raise ValueError(f"no file of a base: {error}") from None
-        kinds = dict.fromkeys(cls.__slots__, int) | {"path": str}
+        kinds = dict.fromkeys(cls.__slots__, int) | {"path": str, "computed": tuple}
         for name, kind in kinds.items():
             if type(getattr(made, name)) is not kind:
                 raise ValueError(f"field {name} of a base's file is {getattr(made, name)!r}")
@@ -86,6 +89,10 @@ class BaseTable:
     @property
     def rows(self) -> int:
         return sum(file.rows for file in self.files)
+
+    def holds(self, column: str) -> bool:
+        """Return whether each of its files holds this stored generated column; one without rows lacks nothing."""
+        return all(column in file.computed for file in self.files)
 
     @property
     def file_bytes(self) -> int:

@@ -41,6 +41,9 @@ class EmptyBase:
     def chunks(self, table: Table) -> list[Chunk]:
         return []
 
+    def brings(self, table: Table) -> frozenset[str]:
+        return frozenset(column.name for column in table.stored_columns if column.generated)
+
     def read(self, chunk: Chunk, table: Table) -> Iterator[pa.RecordBatch]:
         raise AssertionError(chunk)
 

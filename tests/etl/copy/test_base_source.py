@@ -78,7 +78,7 @@ def test_a_base_is_the_source_that_it_was_made_from_with_definitions_and_values(
             continue
         source.check_schema(one)
         expected = pa.Table.from_batches(
-            [batch for chunk in dump.chunks(one) for batch in dump.read(chunk, one)], rows_schema(one)
+            [batch for chunk in dump.chunks(one) for batch in dump.read(chunk, one)], rows_schema(one, ())
         )
         found = pa.Table.from_batches(
             [
@@ -86,7 +86,7 @@ def test_a_base_is_the_source_that_it_was_made_from_with_definitions_and_values(
                 for chunk in source.chunks(one)
                 for batch in source.read(Chunk.from_json(chunk.to_json()), one)
             ],
-            rows_schema(one),
+            rows_schema(one, ()),
         )  # fmt: skip
         assert raw(found) == raw(expected), one.full_name
         rows += found.num_rows

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.restore import FilesRequest, Request, plan_restore
-from etl.settings import Settings
+from etl.restore import FilesRequest, Request
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import land
 from tests.etl.restore.restoring import archived, base_at, restore, restore_files, settings_of
@@ -32,11 +31,6 @@ def renamed(state: State) -> State:
     }
 
 
-def can_be_restored(settings: Settings, request: Request) -> bool:
-    """Whether a table can: a base lacks generated columns that another server may compute otherwise."""
-    return not any("would be plain columns" in one for one in plan_restore(settings, request).problems)
-
-
 def check(seed: int, server: MariaDBServer, folder: Path) -> list[str]:
     """What is otherwise than in the model."""
     rng = random.Random(seed)
@@ -50,7 +44,6 @@ def check(seed: int, server: MariaDBServer, folder: Path) -> list[str]:
     found = []
     for ts, state in upstream.states:
         names = sorted(name for name in state if not any(c in name for c in "*?["))
-        names = [name for name in names if can_be_restored(settings, Request(ts, (name,)))]
         for globs in [tuple(names), tuple(rng.sample(names, min(len(names), rng.choice((1, 2)))))]:
             wanted = {n: r for n, r in state.items() if any(fnmatchcase(n, g) for g in globs)}
             if not wanted:
@@ -71,7 +64,7 @@ def test_from_an_object_store_it_is_restored_the_same_with_a_base_and_as_files(
     settings = settings_of(mariadb, relay.url)
     base_at(settings, upstream.states[len(upstream.states) // 2][0])
     ts, state = upstream.states[-1]
-    names = sorted(name for name in state if can_be_restored(settings, Request(ts, (name,))))
+    names = sorted(state)
     mariadb.empty()
     assert restore(settings, Request(ts, tuple(names))).verified.tables == len(names)
     assert compare(renamed({name: state[name] for name in names}), mariadb) == []

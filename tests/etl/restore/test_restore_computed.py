@@ -1,0 +1,143 @@
+"""Stored generated columns that another server may compute otherwise: bases hold them, and what lacks them is known."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etl.asof import here, tables_as_of
+from etl.base.downstream_reader import DownstreamSnapshot
+from etl.base.from_downstream import read_stripes, stripes_of
+from etl.base.hindrances import downstream_tables
+from etl.copy import base_files
+from etl.copy.definitions import Definitions
+from etl.restore import FilesRequest, Request, plan_restore
+from etl.retain import archive_status, had_at
+from etl.settings import Settings
+from relay import RelayLog
+from relay.archive import Archive
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.restore.restoring import archived, base_at, restore, restore_files, settings_of
+from tests.etl.story import Story, column, table
+from upstream import tso
+
+BORN = [(n, n, datetime.datetime(2020, 1, 1, 20), datetime.date(2020, 1, 2)) for n in range(4)]
+
+
+@pytest.fixture
+def story(mariadb: MariaDBServer, tmp_path: Path) -> tuple[Settings, int]:
+    """Rows before a base and behind it, in a table whose days TiDB computes in a time zone of its own."""
+    told = Story(mariadb, tmp_path)
+    day = column(4, "d date", generated="date(`ts`)", generated_stored=True)
+    made = table(10, "t", "id int", "v int", "ts timestamp", day, primary="id")
+    told.create(made, "CREATE TABLE `t` (…)")
+    rows = [{"id": n, "v": n, "ts": "2020-01-01 20:00:00", "d": "2020-01-02"} for n in range(5)]
+    told.insert(made, *rows[:3])
+    settings = settings_of(mariadb, told.url)
+    relay = RelayLog.open(told.url)
+    middle = relay.last()
+    told.insert(made, *rows[3:])
+    told.update(made, rows[1], {"v": 7})
+    told.delete(made, rows[4])
+    told.apply()
+    archived(relay, windows_a_volume=1)
+    assert middle is not None
+    return settings, middle.hi
+
+
+def rows(server: MariaDBServer, schema: str = "d_restored") -> list[tuple[Any, ...]]:
+    with server.connect(init_command="SET time_zone='+00:00'") as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT * FROM {schema}.t ORDER BY id")
+        return list(cursor.fetchall())
+
+
+def end(settings: Settings) -> int:
+    last = settings.open_relay().last()
+    assert last is not None
+    return last.hi
+
+
+EXPECTED = [(*row[:1], 7 if row[0] == 1 else row[1], *row[2:]) for row in BORN]
+
+
+def test_a_restore_from_a_base_has_the_values_that_tidb_computed(
+    story: tuple[Settings, int], mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    settings, middle = story
+    base = base_at(settings, middle)
+    assert base.tables[0].files[0].computed == ("d",)
+    plan = plan_restore(settings, Request(end(settings)))
+    assert (plan.base, plan.problems) == (base.id, ())
+    restore(settings, Request(end(settings)))
+    assert rows(mariadb) == EXPECTED
+    (range_,) = archive_status(settings).tables
+    assert range_.name == "d.t" and had_at(settings, base, end(settings))
+    (done,) = restore_files(settings, FilesRequest(end(settings), (), tmp_path / "files", "csv")).tables
+    assert done.left_out == ()
+    assert '2020-01-01 20:00:00","2020-01-02"' in (tmp_path / "files/d.t.csv").read_text()
+
+
+def test_a_base_of_the_downstream_holds_them_too(story: tuple[Settings, int], mariadb: MariaDBServer) -> None:
+    settings, _ = story
+    storage = Archive.open(settings.archive_url).storage
+    past = tables_as_of(settings, end(settings), ["d.t"], run=here)
+    known = Definitions(end(settings), 1, (), tuple(one.table for one in past.tables.values()))
+    with DownstreamSnapshot.open(settings.downstream, 7, 1) as snapshot:
+        places, problems = downstream_tables(settings, known, snapshot.session(0))
+        assert problems == []
+        ((_, (file,)),) = read_stripes(snapshot, stripes_of(snapshot, places), storage, "bases/x", lambda: True)
+    assert (file.rows, file.computed) == (4, ("d",))
+    (batch,) = base_files.read_file(storage, file, known.tables[0])
+    assert batch.column("d").to_pylist() == ["2020-01-02"] * 4
+
+
+def without_computed(monkeypatch: pytest.MonkeyPatch, settings: Settings, ts: int) -> str:
+    """A base as older versions made them."""
+    write = base_files.write_files
+
+    def older(storage: Any, folder: str, of: Any, batches: Sequence[Any]) -> Any:
+        names = [one.name for one in of.writable_columns]
+        return write(storage, folder, of, (batch.select(names) for batch in batches))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("etl.asof.finishing.write_files", older)
+        return base_at(settings, ts).id
+
+
+def test_of_a_base_without_them_the_way_is_another_one_and_the_promise_is_that_of_the_restore(
+    story: tuple[Settings, int], mariadb: MariaDBServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings, middle = story
+    older = without_computed(monkeypatch, settings, middle)
+    plan = plan_restore(settings, Request(end(settings)))
+    assert (plan.base, plan.problems) == ("", ())
+    restore(settings, Request(end(settings)))
+    assert rows(mariadb) == EXPECTED
+    base = Archive.open(settings.archive_url).bases.get(older)
+    assert had_at(settings, base, end(settings)) == {}
+    (range_,) = archive_status(settings).tables
+    assert (range_.base, tso.text(range_.from_ts)) != (older, tso.text(middle))
+    (done,) = restore_files(settings, FilesRequest(end(settings), (), tmp_path / "files", "csv")).tables
+    assert done.left_out == ()
+    next_one = base_at(settings, middle + 1)
+    assert next_one.tables[0].files[0].computed == ("d",)
+
+
+def test_where_nothing_tells_them_a_restore_is_refused_and_not_promised(
+    story: tuple[Settings, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings, middle = story
+    older = without_computed(monkeypatch, settings, middle)
+    archive = Archive.open(settings.archive_url)
+    archive.remove(middle)
+    for one in Archive.open(settings.archive_url).bases.all():
+        assert one.id == older
+    plan = plan_restore(settings, Request(end(settings)))
+    assert any("d.t: d would be" in problem for problem in plan.problems)
+    assert archive_status(settings).tables == ()
+    (done,) = restore_files(settings, FilesRequest(end(settings), (), tmp_path / "files", "csv")).tables
+    assert done.left_out == ("d",)
