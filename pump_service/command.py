@@ -14,6 +14,7 @@ from types import FrameType
 from pump_service.config import USAGE, Config, ConfigError, load
 from pump_service.front import raise_limit
 from pump_service.heap import Trimmer, few_arenas
+from pump_service.log import RateLimit
 
 _log = logging.getLogger(__name__)
 
@@ -92,4 +93,5 @@ def _run(config: Config) -> int:
 def _set_up_log(config: Config) -> None:
     handler = logging.FileHandler(config.log_file) if config.log_file else logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.addFilter(RateLimit())
     logging.basicConfig(level=_LEVELS[config.log_level.lower()], handlers=[handler], force=True)

@@ -111,11 +111,12 @@ PUMP_SERVICE = {
     "front": {"config", "lane"},
     "http": {"metrics"},
     "heap": set(),
+    "log": set(),
     "chores": {"cluster", "config", "ingest", "metrics", "store"},
     "server": {
         "calls", "chores", "cluster", "config", "front", "http", "ingest", "lane", "metrics", "store",
     },
-    "command": {"config", "front", "heap", "server"},
+    "command": {"config", "front", "heap", "log", "server"},
     "__init__": {"command"},
     "__main__": {"__init__"},
 }  # fmt: skip

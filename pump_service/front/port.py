@@ -6,7 +6,6 @@ import asyncio
 import errno
 import logging
 import socket
-import ssl
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 from weakref import WeakSet
 
 from pump_service.config import Security
-from pump_service.front.tls import allowed
+from pump_service.front.tls import Contexts, allowed
 from pump_service.lane import Lane, LaneContext, Place
 from pump_service.lane.frames import PREFACE
 from pump_service.lane.places import ACCEPTED_BYTES, HTTP1_BYTES, TLS_BYTES
@@ -42,9 +41,9 @@ class Front:
         self.security = security
         self._http1 = http1
         self._context: LaneContext
-        self._listening: list[tuple[socket.socket, ssl.SSLContext | None]] = []
+        self._listening: list[tuple[socket.socket, Contexts | None]] = []
         self._accepting: list[asyncio.Task[None]] = []
-        self._waiting: deque[tuple[_Counted, ssl.SSLContext | None]] = deque()
+        self._waiting: deque[tuple[_Counted, Contexts | None]] = deque()
         self._came = asyncio.Event()
         self._greeting: set[asyncio.Task[None]] = set()
         self._unix_path = ""
@@ -54,7 +53,7 @@ class Front:
         """The context for lanes; must come before `listen`."""
         self._context = context
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None, backlog: int = 1024) -> tuple[str, int]:
+    async def listen(self, host: str, port: int, tls: Contexts | None, backlog: int = 1024) -> tuple[str, int]:
         """Bind; returns the address. OSError if it is taken."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -96,7 +95,7 @@ class Front:
             Path(self._unix_path).unlink(missing_ok=True)
             self._unix_path = ""
 
-    async def _accept(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+    async def _accept(self, listening: socket.socket, tls: Contexts | None) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -134,18 +133,18 @@ class Front:
                         break
                 await asyncio.sleep(_GREETING_S)
 
-    def _begin(self, sock: _Counted, tls: ssl.SSLContext | None) -> bool:
+    def _begin(self, sock: _Counted, tls: Contexts | None) -> bool:
         task = asyncio.get_running_loop().create_task(self._greet(sock, tls))
         self._greeting.add(task)
         task.add_done_callback(self._greeting.discard)
         sock.place.end = task.cancel
         return True
 
-    async def _greet(self, sock: _Counted, tls: ssl.SSLContext | None) -> None:
+    async def _greet(self, sock: _Counted, tls: Contexts | None) -> None:
         more = {"ssl_handshake_timeout": _HANDSHAKE_S} if tls is not None else {}
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: _Sniffer(self, sock.place), sock, ssl=tls, **more
+                lambda: _Sniffer(self, sock.place), sock, ssl=tls() if tls is not None else None, **more
             )
         except OSError as error:  # also OpenSSL's
             _log.debug("no connection with %s: %s", sock.host, error)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ssl
 from asyncio import sslproto
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from pump_service.config import Security
 from upstream.rpc import TLS
@@ -14,21 +15,20 @@ _READ_BYTES = 64 << 10
 """asyncio allocates 256 KiB for a connection before its first byte; a record of TLS has 16 KiB"""
 
 
-def server_context(security: Security) -> ssl.SSLContext | None:
-    """A context that asks clients for certificates if a CA is set; None if TLS is off. OSError names what can't be
-    read.
+Contexts: TypeAlias = Callable[[], ssl.SSLContext]
+"""Gives the context for the next connection."""
+
+
+def server_context(security: Security) -> Contexts | None:
+    """Return what gives contexts that ask clients for certificates if a CA is set; None if TLS is off.
+
+    Raises OSError, which names what can't be read. Every context has its own sessions, so none outlives the CA that its
+    client was checked by.
     """
     if not security.on:
         return None
     sslproto.SSLProtocol.max_size = _READ_BYTES
-    reloader = _Reloader(security)
-    outer = reloader.build()
-
-    def renew(connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
-        connection.context = reloader.current()
-
-    outer.sni_callback = renew
-    return outer
+    return _Reloader(security).current
 
 
 def client_tls(security: Security) -> TLS | None:
@@ -87,5 +87,7 @@ class _Reloader:
             except OSError as error:
                 raise OSError(f"ssl-ca {security.ssl_ca} can't be used: {error.strerror or error}") from error
             context.verify_mode = ssl.CERT_REQUIRED
+        context.num_tickets = 0  # a session that is resumed isn't checked again
+        context.options |= ssl.OP_NO_TICKET
         context.set_alpn_protocols(["h2", "http/1.1"])
         return context

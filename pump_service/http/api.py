@@ -82,7 +82,10 @@ class Api:
 
     async def handle(self, request: Request) -> Response:
         """Route a request. Unknown pages are 404, wrong methods 405."""
-        url = urlsplit(request.target)
+        try:
+            url = urlsplit(request.target)
+        except ValueError as error:
+            return Response(400, _TEXT, f"{error}\n".encode())
         path = url.path
         parts = [unquote(part) for part in path.strip("/").split("/")]
         name = "/".join(parts)

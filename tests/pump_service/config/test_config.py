@@ -105,7 +105,9 @@ def test_an_unknown_key_is_an_error_that_names_it(tmp_path, text, key):
         ("[storage]\nstop-write-at-available-space = '10 gips'", "stop-write-at-available-space"),
         ("addr = '0.0.0.0:8250'", "advertise-addr"),
         ("[security]\nssl-cert = 'a'", "ssl-key"),
-        ("[security]\ncert-allowed-cn = ['a']", "ssl-ca"),
+        ("[security]\nssl-ca = 'a'", "need ssl-cert"),
+        ("[security]\ncert-allowed-cn = ['a']", "need ssl-cert"),
+        ("[security]\nssl-cert = 'a'\nssl-key = 'b'\ncert-allowed-cn = ['a']", "ssl-ca"),
         ("[security]\nssl-ca = 5", "security.ssl-ca"),
         ("[security]\ncert-allowed-cn = 5", "security.cert-allowed-cn"),
         ("gc = '-3h'", "key gc"),
@@ -210,9 +212,14 @@ _IGNORED = [
 ]
 # What one setting needs beside it to be valid.
 _BESIDE = {
+    "security.ssl-ca": {"security.ssl-cert": "cert.pem", "security.ssl-key": "key.pem"},
     "security.ssl-cert": {"security.ssl-key": "key.pem"},
     "security.ssl-key": {"security.ssl-cert": "cert.pem"},
-    "security.cert-allowed-cn": {"security.ssl-ca": "ca.pem"},
+    "security.cert-allowed-cn": {
+        "security.ssl-ca": "ca.pem",
+        "security.ssl-cert": "cert.pem",
+        "security.ssl-key": "key.pem",
+    },
 }
 
 

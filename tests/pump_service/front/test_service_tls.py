@@ -1,5 +1,6 @@
 """`[security]`: the port speaks TLS to gRPC and HTTP alike, checks client certificates and their common names."""
 
+import contextlib
 import socket
 import ssl
 import time
@@ -123,3 +124,26 @@ def test_new_certificates_count_from_the_next_connection_on(served, authority):
         time.sleep(0.02)
         authority.issue("renewed", "pump")
     assert [one.subject.rfc4514_string() for one in seen] == ["CN=pump", "CN=renewed"]
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_session_does_not_outlive_the_authority_that_its_client_was_checked_by(served, authority, tmp_path, version):
+    _, context = _client(authority, "TiDB")
+    context.minimum_version = context.maximum_version = version
+    host, port = served.secure.rsplit(":", 1)
+
+    def ask(session):
+        with socket.create_connection((host, int(port)), 60) as plain:
+            sock = context.wrap_socket(plain, server_hostname="127.0.0.1", session=session)
+            sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            return sock.recv(65536), sock.session
+
+    answer, session = ask(None)
+    assert answer.startswith(b"HTTP/1.1 200")
+    (tmp_path / "other").mkdir()
+    authority.path.write_bytes(Authority(tmp_path / "other").path.read_bytes())
+    for _ in range(2):
+        answer = b""
+        with contextlib.suppress(OSError):  # or it is only closed
+            answer, _ = ask(session)
+        assert answer == b""

@@ -163,6 +163,14 @@ def test_the_profile_shows_where_the_threads_are(http):
     assert (wrong.status_code, wrong.text) == (400, "seconds: 'soon' is no number above 0\n")
 
 
+def test_a_target_that_is_none_is_answered_400_and_leaves_no_traceback(site):
+    host, port = site.pumps[0].address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), 60) as sock:
+        sock.sendall(b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert sock.recv(65536).startswith(b"HTTP/1.1 400 ")
+    assert "Traceback" not in site.pumps[0].text()
+
+
 def test_an_unknown_page_is_404_and_a_wrong_method_405(http):
     assert http.get("/nothing").status_code == 404
     assert http.post("/status").status_code == 405
