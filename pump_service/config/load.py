@@ -73,9 +73,7 @@ def _completed(config: Config) -> Config:
     if bool(config.security.ssl_cert) != bool(config.security.ssl_key):
         raise ConfigError("security: ssl-cert and ssl-key go together")
     if not config.security.ssl_cert and (config.security.ssl_ca or config.security.cert_allowed_cn):
-        raise ConfigError(
-            "security: ssl-ca and cert-allowed-cn need ssl-cert and ssl-key, or the port is plain text"
-        )
+        raise ConfigError("security: ssl-ca and cert-allowed-cn need ssl-cert and ssl-key, or the port is plain text")
     if config.security.cert_allowed_cn and not config.security.ssl_ca:
         raise ConfigError("security: cert-allowed-cn needs ssl-ca, or no client is asked for a certificate")
     if not config.pd_urls.strip():
