@@ -8,6 +8,7 @@ what rows carry.
 import base64
 import json
 import marshal
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -84,6 +85,14 @@ class Schema:
     def from_json(cls, document: Mapping[str, Any]) -> "Schema":
         """The inverse of `to_json`."""
         return cls(**document)
+
+
+_CLOCK_KINDS = ("date", "time", "datetime", "timestamp", "year")
+_CLOCK = re.compile(
+    r"(CURRENT_(?:DATE|TIME(?:STAMP)?)|CUR(?:DATE|TIME)|LOCALTIME(?:STAMP)?|NOW|SYSDATE|UTC_(?:DATE|TIME(?:STAMP)?))"
+    r"(?:\(\d?\))?",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +174,18 @@ class Column:
     def virtual(self) -> bool:
         """Generated when read; rows don't hold it (deletes may)."""
         return bool(self.generated) and not self.generated_stored
+
+    @property
+    def default_expression(self) -> str:
+        """The default as SQL where it is a function, but for CURRENT_TIMESTAMP, which every server has; else "". TiDB
+        marks those of the clock as values.
+        """
+        text = self.default.decode() if isinstance(self.default, bytes) else self.default or ""
+        clock = _CLOCK.fullmatch(text) if self.kind in _CLOCK_KINDS else None
+        if clock is None:
+            return text if self.default_is_expr else ""
+        is_moment = self.kind in ("datetime", "timestamp") and clock[1].upper() == "CURRENT_TIMESTAMP"
+        return "" if is_moment else text
 
     @property
     def has_blank_ends(self) -> bool:

@@ -110,8 +110,8 @@ def _default(column: Column) -> str:
             or column.kind == "json"
         )
         return "" if plain else "NULL"
-    if column.default_is_expr:
-        return f"({value if isinstance(value, str) else value.decode()})"
+    if column.default_expression:
+        return f"({column.default_expression})"
     if column.kind == "bit":
         raw = value if isinstance(value, bytes) else value.encode("latin1")
         return f"b'{int.from_bytes(raw, 'big'):b}'"

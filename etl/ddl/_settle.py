@@ -78,7 +78,11 @@ def _settle_table(session: MySQLSession, old: Table | None, table: Table, ddl: D
         checked = _CHECKED_KINDS - (
             {"json"} if dialect.has_json_type else set()
         )  # there nothing but 'null' is filled in, as upstream
-        added = [c for c in _added(old, table, ddl) if c.kind in checked or is_longer(c, kinds[c.name.lower()])]
+        added = [
+            c
+            for c in _added(old, table, ddl)
+            if c.kind in checked or c.default_expression or is_longer(c, kinds[c.name.lower()])
+        ]
         if added:
             _refuse_unknown_zone(session, table, added)
             _fill(session, table, added)

@@ -98,7 +98,7 @@ def plain(table: Table) -> Table:
     """
 
     def bare(column: Column) -> Column:
-        keeps = not column.default_is_expr and column.tp not in column_types.LONG
+        keeps = not column.default_expression and column.tp not in column_types.LONG
         return replace(
             column,
             default=column.default if keeps else None,
@@ -179,7 +179,7 @@ def told(table: Table, form: Table) -> list[str]:
             )
         elif column.tp != held.tp:
             longer.append(column.name)
-        if held is not None and column.default_is_expr and not held.default_is_expr:
+        if held is not None and column.default_expression and not held.default_expression:
             found.append(f"default of {column.name} of {table.full_name} left out: {column.default!s}")
     if longer:
         found.append(
