@@ -149,6 +149,11 @@ class Dialect:
         return ("NOT IGNORED", "IGNORED") if self.product == MARIADB_PRODUCT else ("VISIBLE", "INVISIBLE")
 
     @property
+    def hashes_long_keys(self) -> bool:
+        """Whether a unique index, though no primary key, may be longer than a key: MariaDB keeps its hashes."""
+        return self.product == MARIADB_PRODUCT and self.version >= (10, 4, 0)
+
+    @property
     def generated_primary_keys(self) -> bool:
         """Whether a primary key may be on a generated column."""
         return self.product != MARIADB_PRODUCT

@@ -11,7 +11,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from etl.ddl._generate import column_definition, foreign_key_definition, index_definition, quote_text, table_options
+from etl.ddl._generate import (
+    column_comment_warning,
+    column_definition,
+    foreign_key_definition,
+    index_definition,
+    quote_text,
+    table_options,
+    too_many_indexes,
+)
+from etl.ddl._limits import MOST_INDEXES, TABLE_COMMENT_CHARS, comment_warning, fit_comment, fit_index
 from etl.ddl._state import ActualColumn, IndexShape, actual_columns, actual_indexes, actual_partitions, has_foreign_key
 from etl.downstream import MySQLSession
 from etl.formats.ddl_columns import pair_columns
@@ -120,9 +129,11 @@ class _Alteration:
             if actual is None and was is not None and column.generated:
                 continue  # left out so far
             definition = column_definition(column, self._dialect)
+            was_comment = was.comment if was is not None else ""
             place = f" AFTER {quote_name(before)}" if before else " FIRST"
             before = column.name
             if actual is None:
+                self._warnings += column_comment_warning(self._table, column)
                 yield f"ADD COLUMN {definition}{place if column.id not in placed else ''}"
                 continue
             moves = column.id not in placed
@@ -134,6 +145,7 @@ class _Alteration:
             )
             if same_name and was is None and not moves:
                 continue  # added before an interruption
+            self._warnings += column_comment_warning(self._table, column) if column.comment != was_comment else []
             yield f"{verb}{place if moves else ''}"
         kept = {c.name.lower() for c in wanted} | {c.name.lower() for c in self._pairs.values()}
         for gone in self._old.columns:
@@ -173,21 +185,29 @@ class _Alteration:
         renamed = {was.name.lower(): self._now(i).name for i, was in self._pairs.items()}
         now = {_key(index): index for index in self._table.indexes if index.state == STATE_PUBLIC}
         by_id = {index.id: index for index in now.values()}
+        dropped: set[str] = set()
         for old in self._old.indexes:
             name = _key(old)
             new = by_id.get(old.id)
             if new is not None and _shape(new) == _shape(old, renamed):
                 yield from self._kept_index(old, new, there=name in actual)
             elif name in actual and (_key(old) not in now or actual[name] != _shape(now[_key(old)])):
+                dropped.add(name)
                 yield "DROP PRIMARY KEY" if name == "primary" else f"DROP INDEX {quote_name(old.name)}"
         known = {(old.id, _shape(old, renamed)) for old in self._old.indexes}
+        room = MOST_INDEXES - len(actual) + len(dropped)
         for index in now.values():
-            if (index.id, _shape(index)) in known or actual.get(_key(index)) == _shape(index):
+            if (index.id, _shape(index)) in known:
                 continue
-            definition, warning = index_definition(self._table, index, self._dialect)
-            self._warnings += [warning] if warning else []
-            if definition:
-                yield f"ADD {definition}"
+            fit = fit_index(self._table, index, self._dialect)
+            if fit is not None and actual.get(_key(index)) == _shape(fit) and _key(index) not in dropped:
+                continue
+            definitions, warnings = index_definition(self._table, index, self._dialect)
+            if len(definitions) > room:
+                definitions, warnings = [], [too_many_indexes(self._table, index)]
+            room -= len(definitions)
+            self._warnings += warnings
+            yield from (f"ADD {definition}" for definition in definitions)
 
     def _now(self, column_id: int) -> Column:
         return next(column for column in self._table.columns if column.id == column_id)
@@ -222,7 +242,8 @@ class _Alteration:
         if (old.charset, old.collate) != (new.charset, new.collate) and new.charset:
             yield table_options(new, self._dialect)
         if old.comment != new.comment:
-            yield f"COMMENT={quote_text(new.comment)}"
+            self._warnings += comment_warning(new.full_name, new.comment, TABLE_COMMENT_CHARS)
+            yield f"COMMENT={quote_text(fit_comment(new.comment, TABLE_COMMENT_CHARS))}"
         if new.auto_increment > old.auto_increment:
             yield f"AUTO_INCREMENT={new.auto_increment}"
 

@@ -7,9 +7,20 @@ NO_BACKSLASH_ESCAPES: in strings only the quote is doubled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from etl.ddl._limits import (
+    COLUMN_COMMENT_CHARS,
+    INDEX_COMMENT_CHARS,
+    MOST_INDEXES,
+    TABLE_COMMENT_CHARS,
+    comment_warning,
+    fit_comment,
+    fit_index,
+    shortened,
+    unfit_name,
+)
 from etl.dialect import Dialect
 from etl.formats.ddl_partitions import partition_clause, plain_name
 from etl.formats.ddl_text import charset_name, collation_name, element_type
@@ -35,7 +46,6 @@ _LONG = {
     column_types.LONGTEXT: ("LONGTEXT", "LONGBLOB"),
     column_types.TEXT: ("TEXT", "BLOB"),
 }
-_LONGEST_KEY = 768  # characters of utf8mb4 in 3072 bytes
 _ACTION = {1: "RESTRICT", 2: "CASCADE", 3: "SET NULL", 4: "NO ACTION", 5: "SET DEFAULT"}
 _ALGORITHM = {0: "UNDEFINED", 1: "MERGE", 2: "TEMPTABLE"}
 
@@ -96,7 +106,7 @@ def column_definition(column: Column, dialect: Dialect) -> str:
         if column.flag & column_types.FLAG_AUTO_INCREMENT:
             parts.append("AUTO_INCREMENT")
     if column.comment:
-        parts.append(f"COMMENT {quote_text(column.comment)}")
+        parts.append(f"COMMENT {quote_text(fit_comment(column.comment, COLUMN_COMMENT_CHARS))}")
     return " ".join(parts)
 
 
@@ -129,39 +139,59 @@ def table_options(table: Table, dialect: Dialect) -> str:
     return f"DEFAULT CHARACTER SET {charset_name(table.charset)} COLLATE {collation_name(table.collate, dialect)}"
 
 
-def index_definition(table: Table, index: Index, dialect: Dialect) -> tuple[str, str]:
-    """(definition as in CREATE TABLE or after ADD, what had to be changed about it). No definition: it must be left
-    out.
+def index_definition(table: Table, index: Index, dialect: Dialect) -> tuple[list[str], list[str]]:
+    """(definitions as in CREATE TABLE or after ADD, what had to be changed about it). No definition: it must be left
+    out. A unique index of which the server keeps hashes has an ordinary one beside it, by which rows are found.
     """
+    title = f"index {index.name} of {table.full_name}"
     by_name = {column.name: column for column in table.columns}
     columns = [by_name.get(name) for name, _, _ in index.columns]
     if any(column is None or column.hidden for column in columns):
-        return "", f"index {index.name} of {table.full_name} is on an expression: left out"
-    # A latin1 or ascii column has four times the bytes as utf8mb4, more than a key may have.
-    long = {
-        c.name
-        for c in columns
-        if c and c.tp in column_types.VARYING and c.charset in ("latin1", "ascii") and c.flen > _LONGEST_KEY
-    }
-    if index.unique and any(name in long and length < 0 for name, _, length in index.columns):
-        return "", f"index {index.name} of {table.full_name} is longer than the downstream allows: left out"
-    lengths = [
-        _LONGEST_KEY if name in long and not 0 < length <= _LONGEST_KEY else length for name, _, length in index.columns
-    ]
-    keys = ", ".join(
-        f"{quote_name(name)}{f'({length})' if length > 0 else ''}"
-        for (name, _, _), length in zip(index.columns, lengths, strict=True)
-    )
+        return [], [f"{title} is on an expression: left out"]
+    if unfit_name(index):
+        return [], [f"{title} has a name that the server doesn't take: left out"]
+    fit = fit_index(table, index, dialect)
+    if fit is None:
+        return [], [f"{title} is longer than the downstream allows: left out"]
+    warnings = [] if fit == index else [f"{title} is longer than the downstream allows: shortened"]
+    keys = _index_columns(fit.columns)
+    hashed = fit.unique and dialect.hashes_long_keys and shortened(table, fit) != fit.columns
+    beside = [f"KEY ({_index_columns(shortened(table, fit))})"] if hashed else []
     if index.primary:
+        what = ""
         if not dialect.generated_primary_keys and any(column is not None and column.generated for column in columns):
-            return (
-                f"UNIQUE KEY ({keys})",
-                f"the primary key of {table.full_name} is on a generated column: a unique key instead",
-            )
-        return f"PRIMARY KEY ({keys})", ""
-    comment = f" COMMENT {quote_text(index.comment)}" if index.comment else ""
+            what = "is on a generated column"
+        elif hashed:
+            what = "is longer than the downstream allows"
+        if what:
+            return [f"UNIQUE KEY ({keys})", *beside], [
+                f"the primary key of {table.full_name} {what}: a unique key instead"
+            ]
+        return [f"PRIMARY KEY ({keys})"], []
+    comment = f" COMMENT {quote_text(fit_comment(index.comment, INDEX_COMMENT_CHARS))}" if index.comment else ""
+    warnings += comment_warning(title, index.comment, INDEX_COMMENT_CHARS)
     hidden = f" {dialect.index_visibility[1]}" if index.invisible else ""
-    return f"{'UNIQUE ' if index.unique else ''}KEY {quote_name(index.name)} ({keys}){comment}{hidden}", ""
+    one = f"{'UNIQUE ' if index.unique else ''}KEY {quote_name(index.name)} ({keys}){comment}{hidden}"
+    return [one, *beside], warnings
+
+
+def _index_definitions(table: Table, dialect: Dialect, room: int) -> tuple[list[str], list[str]]:
+    """Those of all indexes in the table's order, unique ones first where there is no room for all."""
+    made: dict[int, list[str]] = {}
+    warnings = []
+    public = [index for index in table.indexes if index.state == STATE_PUBLIC]
+    for index in sorted(public, key=lambda one: not (one.unique or one.primary)):
+        definitions, changed = index_definition(table, index, dialect)
+        if len(definitions) > room:
+            definitions, changed = [], [too_many_indexes(table, index)]
+        room -= len(definitions)
+        made[index.id] = definitions
+        warnings += changed
+    return [definition for index in public for definition in made[index.id]], warnings
+
+
+def _index_columns(columns: Sequence[tuple[str, int, int]]) -> str:
+    return ", ".join(f"{quote_name(name)}{f'({length})' if length > 0 else ''}" for name, _, length in columns)
 
 
 def create_table(table: Table, dialect: Dialect) -> tuple[str, list[str]]:
@@ -175,11 +205,9 @@ def create_table(table: Table, dialect: Dialect) -> tuple[str, list[str]]:
             warnings.append(f"the primary key of {table.full_name} is on a generated column: a unique key instead")
         else:
             lines.append(f"PRIMARY KEY ({quote_name(handle.name)})")
-    for index in table.indexes:
-        if index.state == STATE_PUBLIC:
-            definition, warning = index_definition(table, index, dialect)
-            lines += [definition] if definition else []
-            warnings += [warning] if warning else []
+    definitions, changed = _index_definitions(table, dialect, room=MOST_INDEXES - bool(handle))
+    lines += definitions
+    warnings += changed
     warnings += [
         f"column {column.name} of {table.full_name} has the character set binary: its elements end with blanks, which"
         " servers cut off in others"
@@ -187,10 +215,23 @@ def create_table(table: Table, dialect: Dialect) -> tuple[str, list[str]]:
         if column.public and column.has_blank_ends
     ]
     lines += [foreign_key_definition(key) for key in table.foreign_keys]
-    comment = f" COMMENT={quote_text(table.comment)}" if table.comment else ""
+    comment = f" COMMENT={quote_text(fit_comment(table.comment, TABLE_COMMENT_CHARS))}" if table.comment else ""
+    warnings += comment_warning(table.full_name, table.comment, TABLE_COMMENT_CHARS)
+    for column in (c for c in table.columns if c.public and not c.hidden):
+        warnings += column_comment_warning(table, column)
     counter = f" AUTO_INCREMENT={table.auto_increment}" if table.auto_increment else ""
     options = f"ENGINE=InnoDB {table_options(table, dialect)}{comment}{counter}{partition_clause(table)}"
     return f"CREATE TABLE {quote_table(table)} ({', '.join(lines)}) {options}", warnings
+
+
+def too_many_indexes(table: Table, index: Index) -> str:
+    """Return the warning for an index beyond the most that servers have."""
+    return f"index {index.name} of {table.full_name} left out: the server has at most {MOST_INDEXES}"
+
+
+def column_comment_warning(table: Table, column: Column) -> list[str]:
+    """Return what of a column's comment the server doesn't take, as a warning or none."""
+    return comment_warning(f"column {column.name} of {table.full_name}", column.comment, COLUMN_COMMENT_CHARS)
 
 
 def foreign_key_definition(key: Mapping[str, Any]) -> str:

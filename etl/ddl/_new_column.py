@@ -172,5 +172,5 @@ def _added(session: MySQLSession, conversion: Conversion, name: str, parts: Sequ
         change.before,
         columns=tuple(replace(change.new, name=c.name) if c.id == change.old.id else c for c in change.before.columns),
     )
-    definition, _ = index_definition(table, index, session.dialect)
-    return f"ADD {definition}" if definition else ""
+    definitions, _ = index_definition(table, index, session.dialect)
+    return ", ".join(f"ADD {definition}" for definition in definitions)
