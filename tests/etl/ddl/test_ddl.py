@@ -102,6 +102,7 @@ def ddl_step(
                 "job_id": 5,
                 "type": kind,
                 "query": query,
+                "schema_version": 6,
                 "schema_state": 5,
                 "schema_name": "d",
                 "table_name": table,
