@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
 from errors import ours
@@ -61,10 +62,12 @@ def run_apply(  # noqa: PLR0913 one optional wish each, by name
     prepare: Prepare | None = None,
     on_batch: Callable[[BatchReport], None] | None = None,
     summary: ApplySummary | None = None,
+    writing: AbstractContextManager[object] = contextlib.nullcontext(),  # noqa: B008 it has no state
 ) -> ApplySummary:
     """Apply landed windows until `run_seconds` are over, `stop` is set, or the checkpoint is exactly at `until_ts`.
 
-    `prepare` is the Spark job by default. `summary` is filled meanwhile, and what is returned. Connection loss,
+    `prepare` is the Spark job by default. `summary` is filled meanwhile, and what is returned. `writing` is entered
+    while a batch is written. Connection loss,
     deadlocks and lock waits are retried from the checkpoint.
     Raises ApplyError, DdlError, CheckpointMovedError, NotSoleWriterError, CheckpointError, DownstreamError (refused for
     good), relay errors, and what `prepare` raises.
@@ -79,7 +82,7 @@ def run_apply(  # noqa: PLR0913 one optional wish each, by name
         summary = summary or ApplySummary()
         if first is None:
             return summary
-        with contextlib.closing(_Loop(settings, first, prepare, limits, on_batch, summary)) as loop:
+        with contextlib.closing(_Loop(settings, first, prepare, limits, on_batch, summary, writing)) as loop:
             return loop.run()
     finally:
         if isinstance(prepare, HoldsConnection):
@@ -123,7 +126,9 @@ class _Loop:
         limits: _Limits,
         on_batch: Callable[[BatchReport], None] | None,
         summary: ApplySummary,
+        writing: AbstractContextManager[object],
     ) -> None:
+        self._writing = writing
         self._settings = settings
         self._first = first
         self._prepare = prepare
@@ -190,7 +195,8 @@ class _Loop:
                 self._keep(item, self._ahead)
                 continue
             self._batch = item
-            self._write(item)
+            with self._writing:
+                self._write(item)
 
     def _recover(self) -> Checkpoint:
         """Where to go on from. Without a checkpoint that is where the relay log begins."""

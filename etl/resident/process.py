@@ -36,7 +36,9 @@ on two cores that were wanted five times over; where Airflow's worker was killed
 heartbeats for `task_instance_heartbeat_timeout` first.
 """
 OLD_S = 3600.0
-"""After so long the next task begins another one: with certificates that were renewed, and the memory of a new one."""
+"""After so long the next task begins another one: with certificates that were renewed, and the memory of a new one. Not
+in the middle of a batch: one that takes longer than this would be begun anew for ever.
+"""
 _BIND_S = 1.0
 _SPEAKS_S = 10.0
 _KEPT_LINES = 1_000
@@ -218,7 +220,7 @@ class Resident:
 
     def _does(self, its_code: str, wish: bytes) -> bool:
         """What is wished."""
-        if its_code != code() or time.monotonic() - self._began > OLD_S:
+        if its_code != code() or (time.monotonic() - self._began > OLD_S and not self._work.is_writing):
             return False
         return bool(pickle.loads(wish) == self._wish)  # noqa: S301 see `process_at`
 
@@ -264,6 +266,13 @@ class Work:
     def __init__(self, wish: Wish) -> None:
         self._wish = wish
         self._summary: LandSummary | ApplySummary = LandSummary() if wish.what == LAND else ApplySummary()
+        self._writing = threading.Lock()
+        """Held while a batch is written."""
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a batch is being written."""
+        return self._writing.locked()
 
     def run(self, stop: threading.Event, got_on: Callable[[object], None]) -> None:
         """Until `stop` is set, or the wish's timestamp is reached. Raises as `run_land` and `run_apply`."""
@@ -271,7 +280,10 @@ class Work:
         if isinstance(summary, LandSummary):
             run_land(wish.settings, stop=stop, on_window=got_on, summary=summary)
         else:
-            run_apply(wish.settings, stop=stop, until_ts=wish.until_ts, on_batch=got_on, summary=summary)
+            run_apply(
+                wish.settings, stop=stop, until_ts=wish.until_ts, on_batch=got_on, summary=summary,
+                writing=self._writing,
+            )  # fmt: skip
 
     def taken(self) -> dict[str, Any]:
         """As JSON values."""

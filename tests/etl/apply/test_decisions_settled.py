@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
 from etl import operate
 from etl.apply import _decided, run_apply
+from etl.downstream import MySQLSession
 from etl.operate import OperateError
 from etl.settings import Apply, Downstream, File, Relay, Settings, Upstream
 from relay import SKIP, Decision, Decisions
@@ -134,3 +136,23 @@ def test_what_cannot_be_known_is_not_promised(story: Story, tmp_path: Path) -> N
     go_on(story, settings)
     assert story.rows("item") == []
     assert set(story._relay.decisions.used_ms()) == {at}
+
+
+@pytest.mark.parametrize("sink", ["atomic", "parallel"])
+def test_whoever_runs_it_knows_while_a_batch_is_written(
+    story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sink: str
+) -> None:
+    settings = settings_of(story, tmp_path, sink)
+    writing, seen = threading.Lock(), []
+    commit = MySQLSession.commit
+
+    def seen_committing(self: MySQLSession) -> None:
+        if self.before_write is not None and self.is_connected:
+            seen.append(writing.locked())
+        commit(self)
+
+    monkeypatch.setattr(MySQLSession, "commit", seen_committing)
+    prepare = local_preparer(settings)
+    run_apply(settings, until_ts=story._ts, run_seconds=60, prepare=prepare, writing=writing)
+    assert seen[0] is False and seen[-1] is True  # connecting, and the last batch
+    assert not writing.locked()

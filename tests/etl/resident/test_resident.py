@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 from errors import SluiceError
 from etl.resident import ResidentLostError, Wish, attend, process
 from etl.resident.line import LEAVE, OVER, Line
-from etl.resident.wish import address_of
+from etl.resident.wish import address_of, code
 from etl.settings import SettingsError, load_settings
 from etl.settings.lent import lent_by_airflow, take_lent
 from etl.settings.secrets import LENT
@@ -262,3 +263,24 @@ def test_it_has_the_connections_of_airflow_that_its_task_looked_up_and_is_told_w
     take_lent({"downstream": ("Airflow has no such connection", False)})
     with pytest.raises(SettingsError, match="Airflow has no such connection"):
         downstream.password()
+
+
+def test_an_old_process_is_not_replaced_in_the_middle_of_a_batch(monkeypatch, wish):
+    applying = replace(wish, what="apply")
+    own, task = socket.socketpair()
+    resident = process.Resident(applying, Line(own))
+    asked = code(), pickle.dumps(applying)
+    batches = []
+
+    def run_apply(settings, *, writing, on_batch, **_):
+        with writing:
+            batches.append(resident._does(*asked))
+        on_batch(None)
+        batches.append(resident._does(*asked))
+
+    monkeypatch.setattr(process, "run_apply", run_apply)
+    monkeypatch.setattr(process, "OLD_S", -1.0)
+    resident._work.run(threading.Event(), lambda _: None)
+    assert batches == [True, False]
+    for each in (own, task):
+        each.close()
