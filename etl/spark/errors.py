@@ -38,6 +38,12 @@ class SilentSparkError(SparkError):
     )
 
 
+class SlowWorkerError(SparkError):
+    """A standing worker made nothing for too long; its session is as good as before."""
+
+    transient = True
+
+
 class WorkerError(SparkError):
     """Something failed in a Spark worker, which says itself whether it passes and what the way out is."""
 

@@ -5,6 +5,7 @@ jobs where none comes.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,12 +14,18 @@ import pyarrow as pa
 from etl.settings import Spark
 from etl.spark import session as spark_session
 from etl.spark.crew import Crew, NobodyCameError
+from etl.spark.errors import SlowWorkerError
 from etl.spark.frame import TaskFrame
 from etl.spark.job import stream
 from etl.spark.judge import Judge
 from etl.spark.standing import StandingWorker
 
 __all__ = ["SparkFunction"]
+
+_JOBS_S = 60.0
+"""How long calls are jobs after a standing worker was too slow: a job may take its time, a worker says each second that
+it is at work.
+"""
 
 
 class SparkFunction:
@@ -42,27 +49,34 @@ class SparkFunction:
         self._standing = StandingWorker(spark, server, function, schemas)
         self._crew = Crew(lambda: StandingWorker(spark, server, function, schemas))
         self._one = threading.Lock()
+        self._jobs_until = 0.0
+        """By the monotonic clock: until then all calls are jobs."""
 
     def __call__(self, tasks: pa.Table, timeout_s: float, *, alone: bool) -> Iterator[pa.RecordBatch]:
         """What the function makes of these rows, as it comes. `alone`: one worker sees to all of them, one call at a
         time; otherwise rows are worked on side by side. After `timeout_s` without a word the call is given up. Raises
-        SparkError, which a WorkerError is too, and a SparkUnavailableError: the server was away before anybody had
-        begun.
+        SparkError, which a WorkerError is too, a SparkUnavailableError: the server was away before anybody had begun,
+        and a SlowWorkerError: the same call is a job next time.
         """
         with self._judge.telling():
-            if alone:
-                with self._one:
-                    if self._standing.is_ready():
-                        yield from self._standing.call(tasks, timeout_s)
-                        return
-            else:
-                with self._one:
-                    self._standing.release()
-                try:
+            try:
+                if time.monotonic() < self._jobs_until:
+                    pass
+                elif alone:
+                    with self._one:
+                        if self._standing.is_ready():
+                            yield from self._standing.call(tasks, timeout_s)
+                            return
+                else:
+                    with self._one:
+                        self._standing.release()
                     yield from self._crew(tasks, timeout_s)
                     return
-                except NobodyCameError:
-                    pass
+            except NobodyCameError:
+                pass
+            except SlowWorkerError:
+                self._jobs_until = time.monotonic() + _JOBS_S
+                raise
             spark_session.reach(self._server)
             yield from stream(self._spark, self._frame.of(tasks), timeout_s)
 

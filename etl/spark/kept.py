@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from errors import SluiceError, ours
 from etl.spark import session as spark_session
-from etl.spark.errors import SparkError, SparkUnavailableError, WorkerError, from_worker
+from etl.spark.errors import SlowWorkerError, SparkError, SparkUnavailableError, WorkerError, from_worker
 from etl.spark.function import SparkFunction
 from etl.spark.judge import Judge
 from etl.spark.place import Place
@@ -106,7 +106,7 @@ class KeptFunction:
         try:
             yield from function(tasks, timeout_s, alone=alone)
             return
-        except WorkerError:
+        except (WorkerError, SlowWorkerError):
             raise
         except SparkUnavailableError:
             self._lose(function)

@@ -26,7 +26,7 @@ from pyspark.errors import PySparkException
 from etl.settings import Spark
 from etl.spark import session as spark_session
 from etl.spark._line import ALIVE, BATCH, CALL, END, FAILED, Line
-from etl.spark.errors import SparkError, from_worker
+from etl.spark.errors import SlowWorkerError, SparkError, from_worker
 from etl.spark.frame import TaskFrame
 from etl.spark.standing_worker import IDLE_S, Attend
 from etl.spark.worker import TEXTS
@@ -41,6 +41,7 @@ _ENDS_S = 2.0
 _AGAIN_S = 60.0
 _STANDS_S = 60.0
 _PATIENCE_S = 30.0  # a worker says every few seconds that it is at work; one that doesn't stands still
+_NO_THREAD = "can't start new thread"
 _numbers = itertools.count(1)
 
 
@@ -79,7 +80,7 @@ class StandingWorker:
         if self._line is not None and now >= self._came + (_STANDS_S if stands_s is None else stands_s):
             self.release()
         if self._line is None and now >= self._again:
-            self._line = self._begin()
+            self._line = self._begun()
             self._came = time.monotonic()
             if self._line is None:
                 self._again = self._came + _AGAIN_S
@@ -87,8 +88,8 @@ class StandingWorker:
 
     def call(self, tasks: pa.Table, timeout_s: float) -> Iterator[pa.RecordBatch]:
         """What the function makes of these rows, as it comes; the worker must be ready. Raises SparkError where the
-        worker is gone, stands still for half a minute or makes nothing for `timeout_s`, and what failed in it as Spark
-        would.
+        worker is gone, SlowWorkerError where it stands still for half a minute or makes nothing for `timeout_s`, and
+        what failed in it as Spark would.
         """
         line, over = self._line, False
         try:
@@ -106,7 +107,8 @@ class StandingWorker:
                     yield pa.ipc.read_record_batch(pa.py_buffer(data), self._schemas[1])
         except OSError as error:
             if isinstance(error, TimeoutError):
-                self._again = time.monotonic() + _AGAIN_S
+                self._jobs[-1].cancel()  # it doesn't see that it is let go, and holds a core
+                raise SlowWorkerError(f"the standing Spark worker is too slow: {error}") from error
             raise SparkError(f"the standing Spark worker is gone: {error}", transient=True) from error
         finally:
             if not over:
@@ -118,6 +120,18 @@ class StandingWorker:
         line, self._line = self._line, None
         if line is not None:
             line.close()
+
+    def _begun(self) -> Line | None:
+        """A worker's line. Where this machine has no socket, address or thread for it none comes, as if Spark had no
+        core.
+        """
+        try:
+            return self._begin()
+        except (OSError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not str(error).startswith(_NO_THREAD):
+                raise
+            log.warning("no standing Spark worker can be begun, every window is a Spark job of its own: %s", error)
+            return None
 
     def _begin(self) -> Line | None:
         """Begin the job and wait for its worker. The job before is over first, usually in no time: so Spark has its
@@ -132,19 +146,22 @@ class StandingWorker:
         with socket.create_server((own_address(self._server.remote), 0)) as listener:
             host, port = listener.getsockname()[:2]
             job = _Job(self._spark, Attend(self._function, *self._schemas, host, port, key))
-            deadline = time.monotonic() + _COMES_S
-            while not (job.is_over or self._is_let_go) and time.monotonic() < deadline:
-                listener.settimeout(0.1)
-                try:
-                    line = _met(listener.accept()[0], key)
-                except TimeoutError:
-                    spark_session.reach(self._server)
-                    continue
-                if line is not None:
-                    self._said = False
-                    self._jobs.append(job)
-                    return line
-        job.cancel()
+            deadline, line = time.monotonic() + _COMES_S, None
+            try:
+                while not (job.is_over or self._is_let_go) and time.monotonic() < deadline:
+                    listener.settimeout(0.1)
+                    try:
+                        line = _met(listener.accept()[0], key)
+                    except TimeoutError:
+                        spark_session.reach(self._server)
+                        continue
+                    if line is not None:
+                        self._said = False
+                        self._jobs.append(job)
+                        return line
+            finally:
+                if line is None:
+                    job.cancel()
         if not (self._said or self._is_let_go):
             self._said = True
             log.warning(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -44,9 +45,22 @@ def crew_of(*members: Member) -> Crew:
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine isn't idleness."""
+def patient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A busy machine isn't idleness. A crew that is released has no thread in the way of this process's end."""
     monkeypatch.setattr(crew, "_STAYS_S", 600.0)
+    made: list[Crew] = []
+    begin = Crew.__init__
+
+    def init(self: Crew, make: Any) -> None:
+        begin(self, make)
+        made.append(self)
+
+    monkeypatch.setattr(Crew, "__init__", init)
+    yield
+    monkeypatch.setattr(crew, "_STAYS_S", 0.0)
+    for each in made:
+        each.release()
+        each._pool.shutdown()
 
 
 def table(*rows: str) -> pa.Table:
@@ -113,3 +127,67 @@ def test_rows_whose_server_is_away_are_told_so_and_arent_tried_as_a_job() -> Non
     for _ in range(2):
         with pytest.raises(SparkUnavailableError, match="nobody takes connections"):
             calls(table("a", "b"), 60)
+
+
+class Broken(Member):
+    """A member that meets an error which isn't Spark's, each time."""
+
+    def is_ready(self, stands_s: float) -> bool:
+        raise OSError(24, "Too many open files")
+
+
+def test_a_member_that_fails_otherwise_is_the_callers_error_and_no_other_one_begins() -> None:
+    made: list[Member] = []
+
+    def make() -> Any:
+        made.append(Broken(None, str.upper))
+        return made[-1]
+
+    calls = Crew(make)
+    for _ in range(3):
+        with pytest.raises(OSError, match="Too many open files"):
+            calls(table(*"abcdef"), 60)
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize("fails", ["thread", "worker"])
+def test_where_no_member_can_begin_the_call_is_told_and_one_can_later(
+    monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    members = [Member(now(), str.upper) for _ in range(16)]
+    is_short = True
+
+    def make() -> Any:
+        if is_short and fails == "worker":
+            raise MemoryError
+        return members.pop()
+
+    start = threading.Thread.start
+
+    def started(thread: threading.Thread) -> None:
+        if is_short and fails == "thread":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    calls = Crew(make)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", started)
+        for _ in range(2):
+            with pytest.raises(NobodyCameError):
+                calls(table("a", "b"), 60)
+    is_short = False
+    assert texts(calls(table("a", "b"), 60)) == ["A", "B"]
+
+
+def test_the_threads_of_a_crew_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "_STAYS_S", 0.0)
+    seen: set[str] = set()
+
+    def work(text: str) -> str:
+        seen.add(threading.current_thread().name)
+        return text
+
+    calls = Crew(lambda: Member(now(), work))  # type: ignore[arg-type, return-value]
+    for _ in range(200):
+        calls(table("a", "b"), 60)
+    assert len(seen) <= crew._MOST

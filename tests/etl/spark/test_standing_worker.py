@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from etl.settings import Spark
 from etl.spark import session, standing, standing_worker
 from etl.spark._line import ALIVE, BATCH, CALL, FAILED, Line
-from etl.spark.errors import SparkError, WorkerError
+from etl.spark.errors import SlowWorkerError, SparkError, WorkerError
 from etl.spark.function import SparkFunction
 from etl.spark.judge import Judge
 from etl.spark.standing_worker import Attend
@@ -222,17 +223,20 @@ def test_who_waits_for_a_worker_that_is_let_go_waits_no_longer() -> None:
             list(worker.call(pa.table({"text": ["a"]}), 2_000))
 
 
-def test_after_a_worker_that_stands_still_calls_are_jobs_for_a_while(monkeypatch) -> None:
+def test_a_worker_that_stands_still_is_told_from_one_that_is_gone_and_its_job_is_cancelled(monkeypatch) -> None:
     monkeypatch.setattr(standing, "_PATIENCE_S", 0.01)
     ours, theirs = socket.socketpair()
     worker = standing.StandingWorker(None, Spark(), work(), (TEXTS, TEXTS))
     worker._line = Line(ours, 2_000)
     worker._came = float("inf")
+    cancelled: list[bool] = []
+    worker._jobs = [SimpleNamespace(cancel=lambda: cancelled.append(True))]  # type: ignore[list-item]
     with theirs:
         assert worker.is_ready()
-        with pytest.raises(SparkError, match="timed out"):
+        with pytest.raises(SlowWorkerError, match="timed out") as caught:
             list(worker.call(pa.table({"text": ["a"]}), 2_000))
-    assert not worker.is_ready()
+    assert caught.value.transient
+    assert cancelled
 
 
 @pytest.mark.parametrize("tls", [False, True])
