@@ -24,17 +24,14 @@ from etl.lake import remove_superseded
 from etl.settings import Settings
 from etl.spark.place import Place
 from etl.waiting import Waiting
-from relay.archive import Archive, ArchiveConflictError, Holds, Volume
+from relay.archive import Archive, ArchiveConflictError, Volume, collect
+from relay.jobs import Jobs as OpenJobs
 
 __all__ = ["CompactSummary", "compact"]
 
 log = logging.getLogger("sluice.archive")
 
 ROLE = "archive-compact"
-GRACE_MS = 6 * 3_600_000
-"""How long files stay that a compaction has replaced: who has looked them up may be reading them."""
-READ_GRACE_MS = 3 * 86_400_000
-"""The same while somebody says that he reads the archive."""
 
 
 @dataclass(slots=True)
@@ -71,6 +68,7 @@ class _Compactor:
         self._on_volume = on_volume
         self._archive = Archive.open(settings.archive_url)
         self._attempts = Attempts(self._archive.storage)
+        self._open_jobs = OpenJobs.of(settings.open_relay())
         work = MakeVolumes.of(settings, settings.archive_url)
         jobs = jobs or ArchiveJobs(Place(settings.spark, settings.spark_role(ROLE), settings.archive_url), work)
         self._ahead = VolumesAhead(jobs, work, at_once=1)
@@ -137,8 +135,4 @@ class _Compactor:
 
     def _swept(self) -> int:
         """Remove files that nobody needs; how many."""
-        grace_ms = READ_GRACE_MS if self._archive_is_read() else GRACE_MS
-        return self._archive.sweep(grace_ms) + sweep(self._archive, self._stop)
-
-    def _archive_is_read(self) -> bool:
-        return bool(Holds(self._archive.storage).all())
+        return collect(self._archive, self._open_jobs.is_over) + sweep(self._archive, self._stop)

@@ -20,12 +20,12 @@ from etl.retain.relay_windows import RelayLetGo, let_go_of_windows
 from etl.retain.summaries import Listed, readable, renew_summaries
 from etl.settings import Settings
 from relay import RelayError
-from relay.archive import DEAD_AFTER_MS, Archive, Base, Bases, Hold, Holds
+from relay.archive import Archive, Base, Bases, Hold, Holds, collect, living_holds
 from relay.jobs import Jobs
 from upstream import tso
 from upstream.table_name import TableName
 
-__all__ = ["RetainSummary", "keep_of", "living_holds", "retain"]
+__all__ = ["RetainSummary", "keep_of", "retain"]
 
 log = logging.getLogger("sluice.archive")
 
@@ -84,29 +84,13 @@ def keep_of(settings: Settings) -> Keep:
     return Keep(settings.archive.keep_ms, settings.archive.bases_keep_ms, wanted)
 
 
-def living_holds(archive: Archive, jobs: Jobs, now_ts: int, *, bury: bool = False) -> dict[str, Hold]:
-    """Who reads the archive now: holds of jobs that aren't over, and others that were noted within two days before
-    `now_ts`, the archive's end (TSO). `bury`: take the rest away. Raises RelayCorruptError, OSError.
-    """
-    holds = Holds(archive.storage)
-    living: dict[str, Hold] = {}
-    for name, hold in holds.all().items():
-        dead = jobs.is_over(hold.job) if hold.job else now_ts - hold.archive_ts > tso.span(DEAD_AFTER_MS)
-        if not dead:
-            living[name] = hold
-        elif bury:
-            log.info("%s reads the archive no longer: its hold %s is taken away", hold.what, name)
-            holds.forget(name)
-    return living
-
-
 def _of_archive(archive: Archive, jobs: Jobs, keep: Keep, summary: RetainSummary) -> RetainSummary:
     contents = read_contents(archive, Listed(archive).day)
     _refuse_holes(archive, contents, keep)
     if not contents.volumes:
         return summary
     holds, end = Holds(archive.storage), contents.volumes[-1].hi
-    living = living_holds(archive, jobs, end, bury=True)
+    living = living_holds(archive, jobs.is_over, end, bury=True)
     _go_on(archive, holds, living)
     bases, faults = readable(Bases(archive.storage).find, archive)
     snapshots = [KnownBase.of(base).snapshot for base in bases]
@@ -116,10 +100,10 @@ def _of_archive(archive: Archive, jobs: Jobs, keep: Keep, summary: RetainSummary
     found = _judged(CheckedBases(archive), facts, bases, lambda facts: _needs(facts, keep, living), faults)
     before = max((volume.hi for volume in contents.volumes[:-1] if volume.hi <= found.before_ts), default=0)
     floor = holds.raise_floor(before, found.forget)
-    living = living_holds(archive, jobs, end)
+    living = living_holds(archive, jobs.is_over, end)
     gone = _go_on(archive, holds, living)
     removed = archive.remove(_through(floor.before_ts, living))
-    files = archive.sweep(_GRACE_MS)
+    files = collect(archive, jobs.is_over)
     if faults:
         raise RetainError("; ".join(faults), way_out="`sluice base forget` the damaged one, and make another")
     return replace(
@@ -131,10 +115,6 @@ def _of_archive(archive: Archive, jobs: Jobs, keep: Keep, summary: RetainSummary
         promised_ts=found.promised_ts,
         archive_held_by=found.held_by,
     )
-
-
-_GRACE_MS = 3_600_000
-"""Files of volumes that were compacted stay so long: who began to read before may read them still."""
 
 
 def _go_on(archive: Archive, holds: Holds, living: Mapping[str, Hold]) -> tuple[str, ...]:

@@ -11,13 +11,13 @@ from etl.retain.facts import facts_of
 from etl.retain.known import KnownBase, KnownDay, changes_of
 from etl.retain.needs import Facts, held_by, promised_from
 from etl.retain.ranges import TableRange, table_ranges
-from etl.retain.run import keep_of, living_holds
+from etl.retain.run import keep_of
 from etl.retain.space import Space, archive_space, bases_space, full_in_days, relay_space
 from etl.retain.summaries import Summaries, readable
 from etl.retain.tasks import RETAIN
 from etl.settings import Settings
 from relay import Failure, RelayLog
-from relay.archive import Archive, Hold, Holds
+from relay.archive import Archive, Hold, Holds, living_holds
 from relay.jobs import Jobs
 from relay.storage import LocalStorage
 from upstream import tso
@@ -86,7 +86,7 @@ def archive_status(settings: Settings) -> ArchiveStatus:
     facts = facts_of(archive, contents, snapshots, Holds(archive.storage).floor().before_ts)
     jobs = Jobs.of(relay)
     end = contents.volumes[-1].hi if contents.volumes else 0
-    living = tuple(living_holds(archive, jobs, end).values())
+    living = tuple(living_holds(archive, jobs.is_over, end).values())
     last = relay.last()
     spaces = _spaces(settings, relay, contents, bases)
     tables = tuple(table_ranges(facts)) if facts is not None else ()

@@ -15,6 +15,7 @@ from relay.archive.archive import Archive
 from relay.archive.archive_log import ArchiveLog
 from relay.archive.base import Base, BaseFile, Bases, BaseTable, Making, base_id
 from relay.archive.coalesce import tables_at
+from relay.archive.collecting import collect, living_holds
 from relay.archive.decided import carry_decisions
 from relay.archive.errors import ArchiveConflictError
 from relay.archive.holds import DEAD_AFTER_MS, Floor, Hold, Holds, RemovedError
@@ -43,7 +44,9 @@ __all__ = [
     "Volume",
     "base_id",
     "carry_decisions",
+    "collect",
     "day_of",
+    "living_holds",
     "tables_at",
     "write_log",
 ]

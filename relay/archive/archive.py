@@ -15,6 +15,7 @@ from relay.archive.volume import Volume
 from relay.errors import RelayError
 from relay.format_version import refuse_newer
 from relay.storage import open_storage
+from upstream import tso
 
 __all__ = ["Archive"]
 
@@ -108,7 +109,8 @@ class Archive(Chain):
         if not old or (old[0].lo, old[-1].hi) != (new.lo, new.hi) or old[0].day != new.day:
             raise ValueError(f"the volume ({new.lo}, {new.hi}] doesn't cover the range of those it is to replace")
         kept = {file.path for file in new.files}
-        now = time.time_ns() // 1_000_000
+        last = self.last()
+        now = max(_now_ms(), tso.physical_ms(last.hi) if last is not None else 0)
         gone = tuple(
             OldFile(file.path, file.bytes, now) for volume in old for file in volume.files if file.path not in kept
         )
@@ -143,14 +145,22 @@ class Archive(Chain):
                 break
         return removed
 
-    def sweep(self, grace_ms: int) -> int:
-        """Remove files that no volume has had for `grace_ms`, and days that hold nothing any more; how many files."""
-        before = time.time_ns() // 1_000_000 - grace_ms
+    def sweep(self, grace_ms: int, read_since_ms: int | None = None) -> int:
+        """Remove files that no volume has had for `grace_ms` (0: that no volume has), and days that hold nothing any
+        more; how many files. `read_since_ms`: those stay that were replaced since, as they may be read.
+
+        The earlier of this machine's time and the upstream's counts: a clock that jumps forward removes nothing early.
+        """
+        last = self.last()
+        now = min(_now_ms(), tso.physical_ms(last.hi)) if last is not None else 0
+        before = now - grace_ms if grace_ms else _EVER_MS
+        if read_since_ms is not None:
+            before = min(before, read_since_ms - 1)
         return sum(self._sweep_day(name, before) for name in self.catalogue.days())
 
     def _sweep_day(self, name: str, before_ms: int) -> int:
         day = self.catalogue.load(name)
-        gone = {file for file in day.old if file.since_ms <= before_ms}
+        gone = {file for file in day.old if file.since_ms <= before_ms or not file.since_ms}
         for file in gone:
             self.storage.remove(file.path)
         if gone:
@@ -160,6 +170,13 @@ class Archive(Chain):
         if not day.volumes and not day.old:
             self.catalogue.forget(name)
         return len(gone)
+
+
+_EVER_MS = 1 << 62
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _without(day: Day, gone: tuple[Volume, ...]) -> Day:

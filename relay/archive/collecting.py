@@ -1,0 +1,49 @@
+"""Removal of files that volumes no longer have: one rule, for compaction and retention alike.
+
+A compaction replaces files that somebody may be reading. They stay for `GRACE_MS`, and as long as a reader's hold lives
+that was noted before they were replaced. What retention has removed from the chain nobody reads, and goes at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from relay.archive.archive import Archive
+from relay.archive.holds import DEAD_AFTER_MS, Hold, Holds
+from upstream import tso
+
+__all__ = ["GRACE_MS", "collect", "living_holds"]
+
+log = logging.getLogger("sluice.archive")
+
+GRACE_MS = 6 * 3_600_000
+"""People read the lake's folders without a hold: a query that has listed them has hours to end."""
+
+
+def collect(archive: Archive, is_over: Callable[[str], bool]) -> int:
+    """Remove the files that no volume has, and no reader needs; return how many. `is_over`: whether a job is. Raises
+    RelayCorruptError, OSError.
+    """
+    last = archive.last()
+    living = living_holds(archive, is_over, last.hi if last is not None else 0)
+    read_since_ms = min((tso.physical_ms(hold.archive_ts) for hold in living.values()), default=None)
+    return archive.sweep(GRACE_MS, read_since_ms)
+
+
+def living_holds(
+    archive: Archive, is_over: Callable[[str], bool], now_ts: int, *, bury: bool = False
+) -> dict[str, Hold]:
+    """Who reads the archive now: holds of jobs that aren't over, and others that were noted within two days before
+    `now_ts`, the archive's end (TSO). `bury`: take the rest away. Raises RelayCorruptError, OSError.
+    """
+    holds = Holds(archive.storage)
+    living: dict[str, Hold] = {}
+    for name, hold in holds.all().items():
+        dead = is_over(hold.job) if hold.job else now_ts - hold.archive_ts > tso.span(DEAD_AFTER_MS)
+        if not dead:
+            living[name] = hold
+        elif bury:
+            log.info("%s reads the archive no longer: its hold %s is taken away", hold.what, name)
+            holds.forget(name)
+    return living
