@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from errors import SluiceError
+from etl.find.errors import SearchDeadlineError
 from etl.find.found import Found, FoundDdl, FoundTransaction
 from etl.find.logs import Past, Stretch
 from etl.find.query import Query
@@ -24,6 +25,8 @@ from upstream.by_id import names_by_id
 __all__ = ["MOST_BYTES", "MOST_CHANGES", "LargeWindow", "Newest", "Patience", "newest"]
 
 SECONDS = 0.6
+DEADLINE_S = 5.0
+"""A window whose rows take longer than this is left to `sluice find`: Airflow's API server also runs the tasks' API."""
 MOST_CHANGES = 500_000
 MOST_BYTES = 64 * 2**20
 
@@ -58,14 +61,23 @@ class Newest:
 
 
 class Patience:
-    """How long one looks: `over` once `seconds` have gone by."""
+    """How long one looks: `over` once `seconds` have gone by, and never longer than `deadline_s`."""
 
-    def __init__(self, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic, deadline_s: float = DEADLINE_S
+    ) -> None:
         self._clock = clock
         self._until = clock() + seconds
+        self._deadline = self._until + deadline_s
+        self._deadline_s = deadline_s
 
     def over(self) -> bool:
         return self._clock() >= self._until
+
+    def check(self) -> None:
+        """Raise SearchDeadlineError once the deadline has passed."""
+        if self._clock() >= self._deadline:
+            raise SearchDeadlineError(f"the search of one window took longer than {self._deadline_s:.0f} s")
 
 
 def newest(past: Past, query: Query, patience: Patience | None = None) -> Newest:
@@ -93,7 +105,7 @@ class _Look:
 
     def run(self) -> None:
         for stretch in reversed(self._past.stretches(self._query.since, self._query.until)):
-            scan = Scan(stretch.log.storage, self._query)
+            scan = Scan(stretch.log.storage, self._query, self._patience.check)
             for window in stretch.log.backwards(stretch.until, stretch.since):
                 self._window(stretch, scan, window)
                 if len(self.done.found) >= self._query.limit or self._patience.over():

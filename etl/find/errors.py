@@ -16,3 +16,9 @@ class ConditionError(FindError):
         "conditions are comparisons of columns with constants or columns (= <> < <= > >= <=> IN BETWEEN LIKE IS NULL),"
         " with AND, OR, NOT and parentheses; old.c and new.c are a column before and after the change"
     )
+
+
+class SearchDeadlineError(FindError):
+    """A search that a page waits for has used up its time."""
+
+    way_out = "narrow the time or the tables; `sluice find` with the same --where has no time limit"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -46,16 +46,18 @@ class Fits(Protocol):
 class Scan:
     """Looks through windows for what a query wants. Raises ConditionError."""
 
-    def __init__(self, storage: Storage, query: Query) -> None:
-        self._storage = storage
-        self._query = query
-        self._conditions: list[Fits] = [Condition(query.where)] if query.where else []
-        self._conditions += [KeyCondition(query.key)] if query.key else []
-        self._filter = only_tables(Filter(), query.tables)
+    def __init__(self, storage: Storage, query: Query, check: Callable[[], None] = lambda: None) -> None:
+        """Prepare a scan; `check` is called before each portion of rows, and ends the scan if it raises."""
+        self.storage = storage
+        self.query = query
+        self.check = check
+        self.conditions: list[Fits] = [Condition(query.where)] if query.where else []
+        self.conditions += [KeyCondition(query.key)] if query.key else []
+        self.filter = only_tables(Filter(), query.tables)
 
     def __call__(self, window: WindowDocument) -> Found:
         """What is in it. Raises ConditionError, relay errors and RowDecodeError, which name what they are about."""
-        return _WindowScan(self._storage, self._query, self._conditions, self._filter, window).found()
+        return _WindowScan(self, window).found()
 
 
 def wanted_tables(window: WindowDocument, filters: Filter) -> set[int]:
@@ -128,13 +130,12 @@ class _Joined:
 
 
 class _WindowScan:
-    def __init__(
-        self, storage: Storage, query: Query, conditions: Sequence[Fits], filters: Filter, window: WindowDocument
-    ) -> None:
-        self._storage = storage
-        self._query = query
-        self._conditions = conditions
-        self._filter = filters
+    def __init__(self, of: Scan, window: WindowDocument) -> None:
+        self._storage = of.storage
+        self._query = of.query
+        self._conditions = of.conditions
+        self._filter = of.filter
+        self._check = of.check
         self._window = window
         self._tables = TablesAt(window.schema)
 
@@ -233,6 +234,7 @@ class _WindowScan:
         for kind in np.unique(kinds).tolist():
             places = np.flatnonzero(kinds == kind)
             for at in range(0, len(places), PORTION_ROWS):
+                self._check()
                 some = places[at : at + PORTION_ROWS]
                 old, new = _images(table, kind, rows.take(pa.array(some)))
                 mask[some] = condition.fits(Rows(table, len(some), _by_name(old), _by_name(new)))

@@ -20,6 +20,7 @@ from etl.find import (
     find,
     newest,
 )
+from etl.find.errors import SearchDeadlineError
 from etl.settings import Downstream, Relay, Settings, Upstream
 from etl.settings.sections import Archive
 from relay import RelayGapError, RelayLog
@@ -136,3 +137,11 @@ def test_what_was_found_before_a_hole_is_shown_and_the_hole_is_named(tmp_path: P
     assert not done.complete
     with pytest.raises(RelayGapError):
         newest(Past.of(settings_of(story.url)), Query(0, ALL, tables=("no.such",)))
+
+
+def test_a_search_that_passes_its_deadline_ends_and_names_the_command_without_one(shop: Settings) -> None:
+    past = Past.of(shop, relay_archive.Indexes())
+    clock = iter([0.0, *[100.0] * 1_000])
+    with pytest.raises(SearchDeadlineError, match="5 s") as refused:
+        newest(past, Query(0, ALL, where="id = 1"), Patience(1.0, lambda: next(clock)))
+    assert "sluice find" in refused.value.way_out

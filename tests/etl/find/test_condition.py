@@ -126,6 +126,27 @@ def test_text_that_is_no_utf_8_is_compared_byte_for_byte():
     assert np.asarray(Condition("v = x'e9'").fits(rows)).tolist() == [True, False]
 
 
+def test_a_pattern_of_many_signs_takes_no_longer_than_its_text():
+    """A backtracking expression needs more steps for this than the universe has had nanoseconds."""
+    of = table(1, "t", "id int", "v varchar(99)", primary="id")
+    pattern = "%a" * 40 + "%b"
+    assert fits(f"v LIKE '{pattern}'", of, None, [(1, "a" * 5_000), (2, "a" * 5_000 + "b")]) == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value"),
+    [("a\\\\%", "a\\x"), ("a\\b", "a\\b"), ("a\\", "a\\"), ("a\\_", "a_"), ("a_c", "a\nc"), ("%é_", "éß")],
+)
+def test_a_backslash_escapes_signs_only(pattern: str, value: str) -> None:
+    of = table(1, "t", "id int", "v varchar(99)", primary="id")
+    assert fits(f"v LIKE '{pattern}'", of, None, [(1, value), (2, "other")]) == [True, False]
+
+
+def test_a_sign_of_a_pattern_is_a_byte_of_binary_values():
+    of = table(1, "t", "id int", "v varbinary(9)", primary="id")
+    assert fits("v LIKE 'a_'", of, None, [(1, b"a\xff"), (2, "aé".encode())]) == [True, False]
+
+
 @pytest.mark.parametrize(
     "text",
     [
