@@ -14,7 +14,22 @@ from airflow.api_fastapi.core_api.security import get_user
 from airflow.models.dag import DagModel
 from fastapi import Depends, HTTPException, status
 
-__all__ = ["Reader", "may_trigger", "name_of", "reader", "require_trigger"]
+__all__ = [
+    "ROW_READER",
+    "ROW_VALUES",
+    "Reader",
+    "may_read",
+    "may_read_rows",
+    "may_trigger",
+    "name_of",
+    "reader",
+    "require_read",
+    "require_rows",
+    "require_trigger",
+]
+
+ROW_VALUES = "Sluice row values"
+"""The resource that an auth manager's role must be able to read before pages show what rows hold."""
 
 
 async def reader(user: Annotated[Any, Depends(get_user)]) -> Any:
@@ -30,6 +45,40 @@ async def reader(user: Annotated[Any, Depends(get_user)]) -> Any:
 
 Reader = Annotated[Any, Depends(reader)]
 """A route's parameter: the person, an Airflow `BaseUser`."""
+
+
+def may_read(user: Any, dag_id: str) -> bool:
+    """Return whether Airflow lets this user see that DAG. Asks Airflow's database: not for the event loop."""
+    details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
+    return bool(get_auth_manager().is_authorized_dag(method="GET", details=details, user=user))
+
+
+def require_read(user: Any, dag_id: str) -> None:
+    """Raise HTTPException 403 unless the user may see that DAG."""
+    if not may_read(user, dag_id):
+        raise HTTPException(status.HTTP_403_FORBIDDEN, f"Your role in Airflow can't see the DAG {dag_id}.")
+
+
+def may_read_rows(user: Any) -> bool:
+    """Return whether the user may see what rows hold, in whatever pipeline's pages are open to that user."""
+    return bool(get_auth_manager().is_authorized_custom_view(method="GET", resource_name=ROW_VALUES, user=user))
+
+
+def require_rows(user: Any) -> None:
+    """Raise HTTPException 403 unless the user may see what rows hold."""
+    if not may_read_rows(user):
+        raise HTTPException(
+            status.HTTP_403_FORBIDDEN,
+            f"Your role in Airflow can't see what rows hold: it lacks 'can read' on '{ROW_VALUES}'.",
+        )
+
+
+def _row_reader(user: Reader) -> None:
+    require_rows(user)
+
+
+ROW_READER = [Depends(_row_reader)]
+"""A route's `dependencies`: the user may see what rows hold."""
 
 
 def may_trigger(user: Any, dag_id: str) -> bool:

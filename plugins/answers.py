@@ -129,9 +129,11 @@ class Answers:
 answers = Answers()
 
 
-async def answer(request: Request, key: Key, work: Callable[[], Any], fresh_s: float = FRESH_S) -> Response:
+async def answer(
+    request: Request, key: Key, work: Callable[[], Any], fresh_s: float = FRESH_S, *, keep: bool = True
+) -> Response:
     """The document that `work` makes, as JSON with an ETag; 304 if the browser has it; 503 that says what doesn't
-    answer and what helps.
+    answer and what helps. `keep`: whether the browser may keep it on disk.
     """
     try:
         document, age_s = await answers.get(key, work, fresh_s)
@@ -141,7 +143,11 @@ async def answer(request: Request, key: Key, work: Callable[[], Any], fresh_s: f
         return told(error)
     body = json.dumps(_for_browsers(document), ensure_ascii=False, default=str).encode()
     tag = f'"{hashlib.sha256(body).hexdigest()[:24]}"'
-    headers = {"ETag": tag, "Cache-Control": "private, no-cache", "X-Late-Ms": str(round(age_s * 1000))}
+    headers = {
+        "ETag": tag,
+        "Cache-Control": "private, no-cache" if keep else "no-store",
+        "X-Late-Ms": str(round(age_s * 1000)),
+    }
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
     return Response(body, media_type="application/json", headers=headers)

@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import Depends, Query
+from fastapi import Depends, HTTPException, Query, status
 
 from etl.settings import Settings
 from etl.settings.pipelines import NamedPipeline, pipelines
+from plugins.access import Reader, may_read, require_read
 
-__all__ = ["Chosen", "ChosenPipeline"]
+__all__ = ["Chosen", "ChosenPipeline", "pipeline_for", "readable"]
 
 
-def _pipeline(pipeline: Annotated[str, Query(max_length=200)] = "") -> NamedPipeline:
-    """The one that is named; the first if none is. Raises SettingsError."""
+def readable(user: Any) -> list[NamedPipeline]:
+    """Return the pipelines whose DAG `replicate` the user may see."""
+    return [each for each in pipelines().values() if may_read(user, each.dag_id("replicate"))]
+
+
+def pipeline_for(user: Any, name: str) -> NamedPipeline:
+    """Return the pipeline of that name, or the user's first one without a name.
+
+    Raises HTTPException 403 if the user may not see its DAG `replicate`, SettingsError if there is no such pipeline.
+    """
     found = pipelines()
-    return found.named(pipeline) if pipeline or not found else next(iter(found.values()))
+    mine = readable(user)
+    if name in found and name:
+        require_read(user, found[name].dag_id("replicate"))
+        return found[name]
+    if name and len(mine) < len(found):  # which names there are is for those who may see them
+        raise HTTPException(status.HTTP_403_FORBIDDEN, f"Your role in Airflow can't see a pipeline {name!r}.")
+    if name or not found:
+        return found.named(name)
+    if not mine:
+        raise HTTPException(status.HTTP_403_FORBIDDEN, "Your role in Airflow can't see the DAG of any pipeline.")
+    return mine[0]
+
+
+def _pipeline(user: Reader, pipeline: Annotated[str, Query(max_length=200)] = "") -> NamedPipeline:
+    return pipeline_for(user, pipeline)
 
 
 ChosenPipeline = Annotated[NamedPipeline, Depends(_pipeline)]

@@ -10,8 +10,8 @@ from fastapi import APIRouter
 from sqlalchemy import select
 
 from etl.settings.pipelines import NamedPipeline, pipelines
-from plugins.access import Reader, may_trigger, name_of
-from plugins.chosen import ChosenPipeline
+from plugins.access import Reader, may_read_rows, may_trigger, name_of
+from plugins.chosen import ChosenPipeline, readable
 
 __all__ = ["KINDS", "router"]
 
@@ -26,12 +26,12 @@ KINDS = (
 @router.get("/context")
 def context(user: Reader, chosen: ChosenPipeline) -> dict[str, Any]:
     """Not kept for others: it is another one for everybody."""
-    found = pipelines()
     return {
         "user": name_of(user),
         "pipeline": chosen.name,
-        "pipelines": [{"name": each.name, "title": each.name or "(sluice.toml)"} for each in found.values()],
-        "problems": found.problems(),
+        "pipelines": [{"name": each.name, "title": each.name or "(sluice.toml)"} for each in readable(user)],
+        "problems": pipelines().problems(),
+        "rows": may_read_rows(user),
         "dags": _dags(user, chosen),
     }
 

@@ -34,7 +34,7 @@ async def order_of(request: Request, user: Reader) -> dict[str, Any]:
             raise HTTPException(status.HTTP_413_CONTENT_TOO_LARGE, f"An order has at most {_MOST_BYTES} bytes.")
     try:
         document = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):  # 60,000 brackets are short, and deep
         document = None
     if not isinstance(document, dict):
         raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "An order is one JSON object.")

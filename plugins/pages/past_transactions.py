@@ -24,13 +24,24 @@ class TooLargeError(RequestError):
     """More than a page can show or look at."""
 
 
-def found_document(pipeline: NamedPipeline, query: Query) -> dict[str, Any]:
-    """What a look back has found, the newest first; `last`: through where (TSO) the past goes now."""
+def found_document(pipeline: NamedPipeline, query: Query, *, keys: bool) -> dict[str, Any]:
+    """What a look back has found, the newest first; `last`: through where (TSO) the past goes now. `keys`: with the
+    rows' keys.
+    """
     past = past_of(pipeline)
     if query.since >= min(query.until, past.last):
         nothing = Newest(query.since, complete=True)
         return _found(nothing, past.last)
-    return _found(newest(past, query), past.last)
+    found = newest(past, query)
+    if not keys:
+        found.found = [_without_keys(one) for one in found.found]
+    return _found(found, past.last)
+
+
+def _without_keys(one: FoundTransaction | FoundDdl) -> FoundTransaction | FoundDdl:
+    if isinstance(one, FoundDdl):
+        return one
+    return replace(one, tables=tuple(replace(rows, keys=()) for rows in one.tables))
 
 
 def _found(found: Newest, last: int) -> dict[str, Any]:

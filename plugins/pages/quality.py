@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import mimetypes
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any
 
-from fastapi import APIRouter, HTTPException, Request, Response, status
+from fastapi import APIRouter, Depends, HTTPException, Request, Response, status
 
-from etl.settings.pipelines import NamedPipeline, pipelines
+from etl.settings.pipelines import NamedPipeline
 from expectations import QualityResults, QualityRun
+from plugins.access import ROW_READER, Reader, may_read_rows
 from plugins.answers import answer
-from plugins.chosen import ChosenPipeline
+from plugins.chosen import ChosenPipeline, pipeline_for
 
 __all__ = ["router"]
 
@@ -32,23 +34,42 @@ _POLICY = "; ".join(
 """Of the Data Docs: examples of rows are in them, and nothing that a row holds runs as a script."""
 
 
+def _sees_rows(user: Reader) -> bool:
+    return may_read_rows(user)
+
+
+Rows = Annotated[bool, Depends(_sees_rows)]
+"""A route's parameter: whether the user may see examples of rows."""
+
+
 @router.get("/quality")
-async def quality(request: Request, pipeline: ChosenPipeline) -> Response:
+async def quality(request: Request, pipeline: ChosenPipeline, rows: Rows) -> Response:
     """The newest run suite by suite, and the runs before it."""
-    return await answer(request, ("quality", pipeline), lambda: _document(pipeline), 5.0)
+    return await answer(
+        request, ("quality", pipeline, rows), lambda: _document(pipeline, rows=rows), 5.0, keep=not rows
+    )
 
 
-def _document(pipeline: NamedPipeline) -> dict[str, Any]:
+def _document(pipeline: NamedPipeline, *, rows: bool) -> dict[str, Any]:
     results = QualityResults(pipeline.settings)
     runs: dict[str, list[QualityRun]] = {}
     for suite in results.runs(_MOST):
         runs.setdefault(suite.run or suite.id, []).append(suite)
     newest = next(iter(runs.values()), [])
     return {
-        "suites": [suite.to_json() | {"ts": str(suite.ts) if suite.ts else None} for suite in newest],
+        "suites": [
+            _shown(suite, rows=rows).to_json() | {"ts": str(suite.ts) if suite.ts else None} for suite in newest
+        ],
         "runs": [_run(name, suites) for name, suites in list(runs.items())[:_MOST_RUNS]],
-        "docs": results.docs().read("index.html") is not None,
+        "docs": rows and results.docs().read("index.html") is not None,
     }
+
+
+def _shown(suite: QualityRun, *, rows: bool) -> QualityRun:
+    """Return the suite, without what its failures quote of rows unless `rows`."""
+    if rows:
+        return suite
+    return replace(suite, failures=tuple(replace(one, observed="") for one in suite.failures))
 
 
 def _run(name: str, suites: list[QualityRun]) -> dict[str, Any]:
@@ -64,17 +85,16 @@ def _run(name: str, suites: list[QualityRun]) -> dict[str, Any]:
     }
 
 
-@router.get("/quality/docs/{name}/{path:path}")
-def docs(name: str, path: str) -> Response:
+@router.get("/quality/docs/{name}/{path:path}", dependencies=ROW_READER)
+def docs(name: str, path: str, user: Reader) -> Response:
     """A file of the Data Docs of a pipeline, which is in the path, as links lead from one file to the other; "-": the
     first one.
     """
-    found = pipelines()
-    pipeline = next(iter(found.values())) if name == "-" else found.named(name)
+    pipeline = pipeline_for(user, "" if name == "-" else name)
     path = path or "index.html"
     page = QualityResults(pipeline.settings).docs().read(path)
     if page is None:
         raise HTTPException(status.HTTP_404_NOT_FOUND, "There is no such page in the Data Docs.")
     media = mimetypes.guess_type(path)[0] or "application/octet-stream"
-    headers = {"Content-Security-Policy": _POLICY, "Cache-Control": "private, no-cache"}
+    headers = {"Content-Security-Policy": _POLICY, "Cache-Control": "no-store"}
     return Response(page, media_type=media, headers=headers)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Res
 from starlette.concurrency import run_in_threadpool
 
 from etl import find, operate
-from plugins.access import Reader
+from plugins.access import ROW_READER, Reader, may_read_rows, require_rows
 from plugins.answers import answer
 from plugins.chosen import Chosen, ChosenPipeline
 from plugins.deeds import Wish, done, operator
@@ -47,15 +47,27 @@ def _query(
     return find.Query(*span, globs, kinds, where, "newest", PAGE, key)
 
 
+def _sees_rows(user: Reader, query: Annotated[find.Query, Depends(_query)]) -> bool:
+    """Raises HTTPException 403 for a search by values, whose answer tells them."""
+    if query.where or query.key:
+        require_rows(user)
+    return may_read_rows(user)
+
+
+Rows = Annotated[bool, Depends(_sees_rows)]
+"""A route's parameter: whether the user may see what rows hold, keys included."""
+
+
 @router.get("/transactions")
 async def transactions(
-    request: Request, pipeline: ChosenPipeline, query: Annotated[find.Query, Depends(_query)]
+    request: Request, pipeline: ChosenPipeline, query: Annotated[find.Query, Depends(_query)], rows: Rows
 ) -> Response:
     """A step back in time: what fits, the newest first, and from where to go on."""
-    return await answer(request, ("transactions", pipeline, query), lambda: found_document(pipeline, query))
+    key = ("transactions", pipeline, query, rows)
+    return await answer(request, key, lambda: found_document(pipeline, query, keys=rows), keep=not rows)
 
 
-@router.get("/transactions/{commit_ts}")
+@router.get("/transactions/{commit_ts}", dependencies=ROW_READER)
 async def transaction(
     request: Request,
     commit_ts: Commit,
@@ -65,7 +77,9 @@ async def transaction(
 ) -> Response:
     """One of them with some of its rows."""
     key = ("transaction", pipeline, commit_ts, table, offset)
-    return await answer(request, key, lambda: transaction_document(pipeline, int(commit_ts), table, offset), 60.0)
+    return await answer(
+        request, key, lambda: transaction_document(pipeline, int(commit_ts), table, offset), 60.0, keep=False
+    )
 
 
 @router.get("/transactions/{commit_ts}/state")
@@ -75,13 +89,14 @@ async def state(request: Request, commit_ts: Commit, pipeline: ChosenPipeline, s
     return await answer(request, ("state", pipeline, commit_ts), lambda: state_document(pipeline, int(commit_ts)))
 
 
-@router.get("/transactions/{commit_ts}/undo")
+@router.get("/transactions/{commit_ts}/undo", dependencies=ROW_READER)
 async def undo(request: Request, commit_ts: Commit, pipeline: ChosenPipeline) -> Response:
     """The SQL that takes it back, tried on the replica."""
-    return await answer(request, ("undo", pipeline, commit_ts), lambda: undo_document(pipeline, int(commit_ts)), 5.0)
+    key = ("undo", pipeline, commit_ts)
+    return await answer(request, key, lambda: undo_document(pipeline, int(commit_ts)), 5.0, keep=False)
 
 
-@router.get("/transactions/{commit_ts}/value")
+@router.get("/transactions/{commit_ts}/value", dependencies=ROW_READER)
 def value(
     commit_ts: Commit,
     pipeline: ChosenPipeline,

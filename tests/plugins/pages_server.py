@@ -1,4 +1,4 @@
-"""Airflow's api-server in one process, quick to start: a fresh database, the DAGs as they are, four people, and an
+"""Airflow's api-server in one process, quick to start: a fresh database, the DAGs as they are, six people, and an
 address with a prefix. Run as `python -m tests.plugins.pages_server FOLDER PORT`; the environment is `environment`'s.
 """
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from embedded.repository import DAGS
 
 PREFIX = "/airflow"
-PEOPLE = {"ann": "admin", "oli": "op", "uma": "user", "vic": "viewer"}
-"""Airflow's roles: all but the last may trigger DAGs, all may look."""
+PEOPLE = {"ann": "admin", "oli": "op", "uma": "user", "vic": "viewer", "rex": "viewer", "val": "viewer"}
+"""Airflow's roles: viewers may not trigger DAGs; `narrow_auth_manager` takes more from two of them."""
 
 
 def environment(folder: Path, port: int) -> dict[str, str]:
@@ -23,6 +23,7 @@ def environment(folder: Path, port: int) -> dict[str, str]:
     return inherited | {
         "AIRFLOW_HOME": str(folder),
         "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
+        "AIRFLOW__CORE__AUTH_MANAGER": "tests.plugins.narrow_auth_manager.NarrowAuthManager",
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in PEOPLE.items()),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(folder / "passwords.json"),

@@ -75,6 +75,41 @@ def test_who_is_logged_in_sees_the_pages_by_cookie_and_by_bearer_token(pages):
             assert pages.call("GET", f"/sluice{path}", None, headers)[0] in (200, 202), path
 
 
+def test_a_pipeline_whose_dag_a_person_may_not_see_is_closed_to_that_person(pages, all_routes):
+    open_to_all = {"/", "/api/context", *(f"/{name}" for name in PAGES), "/static/overview.js"}
+    for method, path in all_routes:
+        if method == "GET" and path not in open_to_all:
+            status, body, _ = pages.call("GET", f"/sluice{path}", None, pages.cookie("rex"))
+            assert status in (403, 404, 422), (path, status, body)
+    assert pages.call("GET", "/sluice/api/context", None, pages.cookie("rex"))[0] == 403
+    assert pages.call("GET", "/sluice/api/tables", None, pages.cookie("rex"))[0] == 403
+
+
+def test_what_rows_hold_needs_a_right_of_its_own(pages):
+    one = f"transactions/{pages.pipeline.inserted}"
+    for path in (one, f"{one}/undo", f"{one}/value?position=0&column=id&side=new", "quality/docs/-/index.html"):
+        status, body, _ = pages.call("GET", f"/sluice/api/{path}", None, pages.cookie("val"))
+        assert (status, b"Sluice row values" in body) == (403, True), path
+    for search in ("where=id%3D1", "key=1"):
+        assert pages.call("GET", f"/sluice/api/transactions?{search}", None, pages.cookie("val"))[0] == 403
+    found = pages.get("transactions", "val")["found"]
+    assert found and not any(rows["keys"] for each in found for rows in each["tables"] if isinstance(rows, dict))
+    assert any(
+        rows["keys"] for each in pages.get("transactions")["found"] for rows in each["tables"] if isinstance(rows, dict)
+    )
+    assert pages.get(f"{one}/state", "val")["decision"] is None
+    assert not any(
+        failure["observed"] for suite in pages.get("quality", "val")["suites"] for failure in suite["failures"]
+    )
+
+
+def test_no_browser_keeps_what_rows_hold(pages):
+    for path in ("transactions", f"transactions/{pages.pipeline.inserted}"):
+        pages.get(path)
+        _, _, headers = pages.call("GET", f"/sluice/api/{path}", None, pages.cookie("vic"))
+        assert headers["cache-control"] == "no-store", path
+
+
 def test_a_person_without_a_login_is_shown_the_way_to_it(pages):
     status, body, _ = pages.call("GET", "/sluice/overview", None, {"Accept": "text/html"})
     assert status == 401 and b"Airflow's login" in body.replace(b"&#x27;", b"'")
@@ -146,6 +181,11 @@ def test_an_order_by_link_is_none(pages):
     path = f"/sluice/api/jobs/{pages.pipeline.failed.id}/cancel"
     for method in ("GET", "HEAD", "PUT", "DELETE"):
         assert pages.call(method, path, None, pages.cookie("ann") | {"X-Sluice": "1"})[0] == 404
+
+
+def test_an_order_of_brackets_alone_is_refused(pages):
+    status, said = pages.order(f"jobs/{pages.pipeline.failed.id}/cancel", "ann", b"[" * 60_000)
+    assert (status, said["detail"]) == (422, "An order is one JSON object.")
 
 
 def test_an_order_that_is_no_json_object_or_too_large_is_refused(pages):
