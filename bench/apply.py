@@ -84,7 +84,7 @@ def measure(stack: Stack, directory: Path, repeated: int, report: Callable[[str]
         report("sent; landing")
         relay.change_control(lambda _: Control(apply_paused=True))
         view = View(site)
-        trace = CheckpointTrace(site.ports["mariadb"], interval_s=0.01)
+        trace = CheckpointTrace(site, interval_s=0.01)
         with contextlib.closing(view), Peak(lambda: _rss(stack)) as peak:
             _wait(lambda: _landed(view, target), stack, "landed")
             time.sleep(1)
@@ -97,7 +97,7 @@ def measure(stack: Stack, directory: Path, repeated: int, report: Callable[[str]
         _rate(result, relay, trace.moves(), target)
         _cpu(result, relay, seen)
         _stages(result, stack)
-        with contextlib.closing(connect(site.ports["mariadb"])) as database:
+        with contextlib.closing(connect(site)) as database:
             result.differences = len(compare(directory / "snapshots" / str(label), database).differences)
     return result
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from bench.far_proxy import FarProxy
 from bench.shapes import SCHEMA, SHAPES, History, groups, history
 from embedded import Stack
-from embedded.launch import connect, drop_everything
+from embedded.launch import Site, connect, drop_everything
 from embedded.repository import recording_folder
 from etl.apply import BatchReport, prepare_options, run_apply
 from etl.ddl import create_table
@@ -79,8 +79,7 @@ def _measure(stack: Stack, name: str, report: Callable[[str], None], applied_by:
     folder = stack.home / "shapes"
     shutil.rmtree(folder, ignore_errors=True)
     report(f"{name}: making its traffic")
-    port = stack.site().ports["mariadb"]
-    drop_everything(port)
+    drop_everything(stack.site())
     made, batch = None, 25_000
     if name == RECORDED:
         relay, filled_ts = _landed_recording(folder.as_uri()), 0
@@ -88,7 +87,7 @@ def _measure(stack: Stack, name: str, report: Callable[[str], None], applied_by:
         shape = SHAPES[name]()
         made, batch = history(shape), shape.batch
         relay, filled_ts = landed(made, folder.as_uri(), shape.window)
-        _create_tables(port, made)
+        _create_tables(stack.site(), made)
     report(f"{name}: applying")
     whole = load_settings(stack.home / "sluice.toml")
     limits = replace(whole.apply, max_rows=batch)
@@ -98,7 +97,7 @@ def _measure(stack: Stack, name: str, report: Callable[[str], None], applied_by:
     server = psutil.Process(stack.state().parts["mariadb"].process.pid)
     result = _apply(settings, relay, filled_ts, server, ShapeResult(name))
     if made is not None:
-        result.differences = _differences(port, made)
+        result.differences = _differences(stack.site(), made)
     shutil.rmtree(folder, ignore_errors=True)
     report(f"{name}: {result.rows_per_s:,.0f} row changes/s")
     return result
@@ -137,8 +136,8 @@ def _tables(made: History) -> list[Table]:
     return list(found.values())
 
 
-def _create_tables(port: int, made: History) -> None:
-    with connect(port) as database, database.cursor() as cursor:
+def _create_tables(site: Site, made: History) -> None:
+    with connect(site) as database, database.cursor() as cursor:
         cursor.execute("SELECT VERSION()")
         ((version,),) = cursor.fetchall()
         dialect = Dialect.of(str(version))
@@ -184,8 +183,8 @@ def _apply(
     return result
 
 
-def _differences(port: int, made: History) -> int:
-    with connect(port) as database, database.cursor() as cursor:
+def _differences(site: Site, made: History) -> int:
+    with connect(site) as database, database.cursor() as cursor:
         wrong = 0
         for name, count in made.counts.items():
             schema, _, table = name.partition(".")

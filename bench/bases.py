@@ -79,7 +79,7 @@ def measure(stack: Stack, rows: int, report: Callable[[str], None]) -> list[Base
         stack.up(("mariadb", "spark"), report=report)
         run = _Run(stack, folder)
         for count in (_WARM_UP_ROWS, rows):
-            drop_everything(stack.site().ports["mariadb"])
+            drop_everything(stack.site())
             write_dump(folder / f"dump-{count}", "sql", count)
             report(f"{count:,} rows from a dump, into a database, and back")
             run.all_ways(folder / f"dump-{count}", folder / f"relay-{count}")

@@ -96,7 +96,7 @@ def measure(
             if not dump.exists():
                 write_dump(dump, form, rows if number else _WARM_UP_ROWS)
             report(f"copying {dump.name}, indexes {indexes} the rows")
-            drop_everything(stack.site().ports["mariadb"])
+            drop_everything(stack.site())
             results.append(_copy(stack, settings, dump, (form, indexes, number)))
         return results[1:]
     finally:

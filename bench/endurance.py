@@ -33,7 +33,7 @@ from bench import charts, results, soak
 from bench.processes import replicating
 from embedded import Stack
 from embedded.control import AirflowClient, ClusterControl, Unreachable
-from embedded.launch import LOOPBACK, PUMP_NAMES, connect
+from embedded.launch import LOOPBACK, PUMP_NAMES, Site, connect
 from embedded.launch.pump import GC_VARIABLE
 from embedded.repository import default_home
 from embedded.run import fresh_stack, wait_pipeline
@@ -107,9 +107,9 @@ class Endured:
 class _Arrivals(threading.Thread):
     """Notes when each transaction's row was visible downstream, over a connection that comes back when MariaDB does."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, site: Site) -> None:
         super().__init__(name="arrivals", daemon=True)
-        self._port = port
+        self._site = site
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._new: list[tuple[int, float]] = []
@@ -119,7 +119,7 @@ class _Arrivals(threading.Thread):
 
     def run(self) -> None:
         while not self._over.is_set():
-            with contextlib.suppress(pymysql.err.Error, OSError), contextlib.closing(connect(self._port)) as database:
+            with contextlib.suppress(pymysql.err.Error, OSError), contextlib.closing(connect(self._site)) as database:
                 while not self._over.wait(_PROBE_S):
                     self._look(database)
 
@@ -261,7 +261,7 @@ def endure(home: Path, done: Endured, report: Callable[[str], None]) -> None:
         wait_pipeline(stack, AirflowClient(stack.home, site.ports["airflow"]))
         control = ClusterControl(site.ports["cluster-control"])
         control.workload(TRAFFIC | {"rate": course.rate, "seed": course.seed})
-        arrivals, commits = _Arrivals(site.ports["mariadb"]), _Commits(control)
+        arrivals, commits = _Arrivals(site), _Commits(control)
         arrivals.start()
         try:
             _wait_first(arrivals, commits)
@@ -389,7 +389,7 @@ def _wait_applied(stack: Stack, control: ClusterControl) -> None:
 def _judge(stack: Stack, done: Endured, report: Callable[[str], None]) -> None:
     """Both sides row by row, by `sluice verify`'s job; and by numbers that no part of Sluice gives."""
     site = stack.site()
-    with contextlib.closing(connect(site.ports["mariadb"])) as database, database.cursor() as cursor:
+    with contextlib.closing(connect(site)) as database, database.cursor() as cursor:
         cursor.execute(f"SELECT COUNT(*), MIN(id), MAX(id) FROM {DATABASE}.txn")
         found = cursor.fetchone()
     wanted = (done.transactions, 1, done.transactions)

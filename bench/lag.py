@@ -205,7 +205,7 @@ def measure_beside_backfill(
         site = stack.site()
         wait_pipeline(stack, AirflowClient(stack.home, site.ports["airflow"]))
         control = ClusterControl(site.ports["cluster-control"])
-        with contextlib.closing(connect(site.ports["mariadb"])) as database:
+        with contextlib.closing(connect(site)) as database:
             probe = _Probe(database)
             fill = max(table_rows // 999, 1)
             report(f"filling the table with {fill * 999:,} rows")
@@ -232,7 +232,7 @@ def measure_beside_archive(
         wait_pipeline(stack, AirflowClient(stack.home, site.ports["airflow"]))
         control = ClusterControl(site.ports["cluster-control"])
         control.workload({"rate": rate, "transactions": None, "rows": 1})
-        with contextlib.closing(connect(site.ports["mariadb"])) as database:
+        with contextlib.closing(connect(site)) as database:
             probe = _Probe(database)
             _wait_warm(probe, control)
             _take_turns(result, probe, control, samples, _Turns(lambda: _Archiving(stack, result, every_s), report))
@@ -392,7 +392,7 @@ def measure(stack: Stack, traffic: LagResult, course: Course, report: Callable[[
         control = ClusterControl(site.ports["cluster-control"])
         control.workload({"rate": rate, "transactions": None, "rows": rows})
         report(f"{rate:g} transactions/s of {rows} rows, warming up")
-        with contextlib.closing(connect(site.ports["mariadb"])) as database:
+        with contextlib.closing(connect(site)) as database:
             probe = _Probe(database)
             first = _wait_warm(probe, control)
             report(f"warm after transaction {first}; taking {samples} samples")

@@ -95,7 +95,7 @@ def measure(
 
 
 def _restore(stack: Stack, settings: Settings, what: str, request: Request) -> RestoreResult:
-    drop_everything(stack.site().ports["mariadb"])
+    drop_everything(stack.site())
     began = time.perf_counter()
     plan = plan_restore(settings, request)
     result = RestoreResult(what, plan_s=round(time.perf_counter() - began, 3), planned_s=plan.cost.seconds)

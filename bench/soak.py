@@ -22,7 +22,7 @@ import psutil
 from embedded import Stack, replay
 from embedded.compare import compare
 from embedded.control import AirflowClient
-from embedded.launch import connect
+from embedded.launch import Site, connect
 from embedded.recording import Recording
 from embedded.repository import recording_folder
 from embedded.run import fresh_stack, wait_pipeline
@@ -66,9 +66,9 @@ class SoakResult:
 class _Reader(threading.Thread):
     """Sums the accounts again and again, and watches that the checkpoint never goes back."""
 
-    def __init__(self, port: int, loaded_ts: int, view: View) -> None:
+    def __init__(self, site: Site, loaded_ts: int, view: View) -> None:
         super().__init__(name="bank-reader", daemon=True)
-        self._port = port
+        self._site = site
         self._loaded_ts = loaded_ts
         self._checkpoints = view.checkpoint
         self._over = threading.Event()
@@ -80,7 +80,7 @@ class _Reader(threading.Thread):
         while not self._over.wait(0.02):
             with (
                 contextlib.suppress(Exception),
-                contextlib.closing(connect(self._port)) as database,
+                contextlib.closing(connect(self._site)) as database,
                 database.cursor() as cursor,
             ):
                 while not self._over.wait(0.02):
@@ -122,7 +122,7 @@ def measure(stack: Stack, mode: str, kills: Kills, report: Callable[[str], None]
         airflow = AirflowClient(stack.home, site.ports["airflow"])
         wait_pipeline(stack, airflow)
         view = View(site)
-        reader = _Reader(site.ports["mariadb"], labels[0].ts, View(site))
+        reader = _Reader(site, labels[0].ts, View(site))
         reader.start()
         began = time.monotonic()
         try:
@@ -155,7 +155,7 @@ def measure(stack: Stack, mode: str, kills: Kills, report: Callable[[str], None]
             reader.stop()
             view.close()
         result.sums, result.checkpoint_went_back = dict(reader.sums), reader.went_back
-        with contextlib.closing(connect(site.ports["mariadb"])) as database:
+        with contextlib.closing(connect(site)) as database:
             found = compare(folder / "snapshots" / labels[-1].name, database)
         result.tables, result.rows_compared, result.differences = found.tables, found.rows, list(found.differences)
     return result

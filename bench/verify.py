@@ -78,7 +78,7 @@ def measure(stack: Stack, rows: int, ways: list[int], report: Callable[[str], No
         stack.claim()
         stack.up(("mariadb",), report=report)
         settings = load_settings(stack.home / "sluice.toml")
-        drop_everything(stack.site().ports["mariadb"])
+        drop_everything(stack.site())
         report(f"{rows:,} rows twice")
         _fill(settings, rows)
         server = psutil.Process(stack.state().parts["mariadb"].process.pid)

@@ -236,7 +236,7 @@ def _add_column(control: ClusterControl, done: Watched) -> float:
 
 
 def _checkpoint(stack: Stack) -> int:
-    with contextlib.closing(connect(stack.site().ports["mariadb"])) as database, database.cursor() as cursor:
+    with contextlib.closing(connect(stack.site())) as database, database.cursor() as cursor:
         try:
             cursor.execute("SELECT JSON_VALUE(checkPoint, '$.commitTS') FROM tidb_binlog.checkpoint")
         except Exception:
@@ -267,7 +267,7 @@ def _plant(done: Watched, stack: Stack, control: ClusterControl, watcher: Watche
     done.looked_at_again, done.false_alarms = told.looked_at_again, len(told.differences)
     done.notes = tuple(dict.fromkeys(told.notes))
     done.reported = tuple(one.to_json() for one in told.differences)
-    with contextlib.closing(connect(stack.site().ports["mariadb"])) as database:
+    with contextlib.closing(connect(stack.site())) as database:
         wrong = spoil(database, _counts(database))
     if wrong is None:
         raise StackError("there is no table of which a value could be changed")

@@ -8,7 +8,8 @@ import click
 
 from cli._progress import ReplayProgress
 from cli._stack import stack_of
-from embedded import LOOPBACK, Stack, replay
+from embedded import Stack, replay
+from embedded.launch import client_file
 from embedded.recording import Recording
 from embedded.view import View
 from upstream import tso
@@ -96,4 +97,4 @@ def command(
 
 
 def _say_where(stack: Stack) -> None:
-    click.echo(f"MariaDB: host {LOOPBACK} port {stack.site().ports['mariadb']} user root, no password")
+    click.echo(f"MariaDB: mariadb --defaults-file={client_file(stack.site())}")

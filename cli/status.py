@@ -12,6 +12,7 @@ from cli._settings import config_option, named_config
 from cli._stack import stack_of
 from cli.decisions import lines as decision_lines
 from embedded import LOOPBACK, PUMP_NAMES, Stack, View, airflow_url, password_file
+from embedded.launch import client_file
 from errors import SluiceError
 from upstream import tso
 
@@ -77,7 +78,10 @@ def collect(stack: Stack) -> dict[str, Any]:
     from etl import load_settings, operate
 
     site = stack.site()
-    result["downstream"] = {"host": LOOPBACK, "port": ports["mariadb"], "user": "root"}
+    result["downstream"] = {"host": LOOPBACK, "port": ports["mariadb"], "user": "root"} | {
+        "option_file": str(client_file(site)),
+        "password_file": str(site.secret("mariadb")),
+    }
     result["airflow"] = {
         "url": airflow_url(ports["airflow"]),
         "user": "admin",
@@ -121,7 +125,7 @@ def _text(status: dict[str, Any]) -> str:
         return "\n".join([*lines, "nothing runs; `sluice up` starts it"])
     airflow, downstream = status["airflow"], status["downstream"]
     lines.append(f"Airflow     {airflow['url']}  user {airflow['user']}, password in {airflow['password_file']}")
-    lines.append(f"downstream  {downstream['host']}:{downstream['port']} user {downstream['user']}, no password")
+    lines.append(f"downstream  mariadb --defaults-file={downstream['option_file']}")
     replication = status["replication"]
     transactions, window = replication["transactions"], replication["window"]
     checkpoint = replication["checkpoint"]

@@ -8,6 +8,7 @@ import click
 
 from cli._stack import recording_option, stack_of, stop_signals_raise
 from embedded import LOOPBACK, airflow_url, password_file
+from embedded.launch import client_file
 
 
 @click.command("up")
@@ -39,7 +40,7 @@ def command(ctx: click.Context, parts: tuple[str, ...], directory: Path | None) 
     click.echo(f"Airflow      {airflow_url(site.ports['airflow'])}")
     click.echo(f"             user admin, password in {password_file(site.home)}")
     click.echo(f"pages        {airflow_url(site.ports['airflow'])}/plugin/sluice")
-    click.echo(f"downstream   MariaDB {LOOPBACK}:{site.ports['mariadb']}, user root, no password")
+    click.echo(f"downstream   mariadb --defaults-file={client_file(site)}")
     click.echo(f"pumps        {LOOPBACK}:{site.ports['pump-1']}, {LOOPBACK}:{site.ports['pump-2']}")
     click.echo(f"PD, etcd     http://{LOOPBACK}:{site.ports['cluster']}, http://{LOOPBACK}:{site.ports['etcd-client']}")
     click.echo(f"TiDB         {LOOPBACK}:{site.ports['cluster-sql']}, user root, no password: reads what was played")

@@ -65,7 +65,7 @@ def have_one(site: Site, tables: Mapping[str, int]) -> Accident | None:
 
 
 def _with_key(site: Site) -> set[str]:
-    with contextlib.closing(connect(site.ports["mariadb"])) as database, database.cursor() as cursor:
+    with contextlib.closing(connect(site)) as database, database.cursor() as cursor:
         cursor.execute(
             "SELECT CONCAT(TABLE_SCHEMA, '.', TABLE_NAME) FROM information_schema.TABLE_CONSTRAINTS WHERE"
             " CONSTRAINT_TYPE = 'PRIMARY KEY'"
@@ -103,7 +103,7 @@ def wait_empty(site: Site, table: str, timeout_s: float) -> None:
 def count(site: Site, table: str) -> int:
     """How many rows a table of MariaDB has."""
     schema, _, name = table.replace("`", "``").partition(".")
-    with contextlib.closing(connect(site.ports["mariadb"])) as database, database.cursor() as cursor:
+    with contextlib.closing(connect(site)) as database, database.cursor() as cursor:
         cursor.execute(f"SELECT COUNT(*) FROM `{schema}`.`{name}`")
         row = cursor.fetchone()
     assert row is not None

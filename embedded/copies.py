@@ -9,8 +9,10 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+import pymysql
+
 from embedded.control import ClusterControl
-from embedded.launch import Site, connect
+from embedded.launch import LOOPBACK, Site
 from embedded.replay import is_sent
 from embedded.state import StackError
 from embedded.viewer import Viewer
@@ -26,7 +28,8 @@ T = TypeVar("T")
 
 def read_ahead(site: Site) -> None:
     """Have the stand-in's SQL port read the recording before traffic begins."""
-    with contextlib.closing(connect(site.ports["cluster-sql"])) as tidb, tidb.cursor() as cursor:
+    tidb = pymysql.connect(host=LOOPBACK, port=site.ports["cluster-sql"], user="root", read_timeout=60)
+    with contextlib.closing(tidb), tidb.cursor() as cursor:
         cursor.execute("SHOW DATABASES")
 
 

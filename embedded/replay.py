@@ -74,7 +74,7 @@ def clear(stack: Stack, recording: Path, report: Report, *, paused: bool = False
     stack.stop(_UPSTREAM, grace_s=0)
     stack.wipe(*_UPSTREAM, "relay")
     clear_registry(site.ports["etcd-client"])
-    drop_everything(site.ports["mariadb"])
+    drop_everything(site)
     stack.up(_UPSTREAM, recording=recording)
     if paused:
         relay = RelayLog.open((stack.home / "relay").as_uri())

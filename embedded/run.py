@@ -120,7 +120,7 @@ class _Run:
             f"TiDB's traffic begins: {len(self._commits):,} transactions of {self._recording.directory}, {pace}"
         )
         view = View(self._site)
-        trace = CheckpointTrace(self._site.ports["mariadb"])
+        trace = CheckpointTrace(self._site)
         trace.start()
         try:
             replay.send(self._stack, labels[-1].name, speed, "range")
@@ -284,7 +284,7 @@ class _Run:
             self._hold(ts)
             self._wait_applied(view, last, replay.Goal(ts, sent=False))
             held = time.time() * 1000
-            with contextlib.closing(connect(self._site.ports["mariadb"])) as database:
+            with contextlib.closing(connect(self._site)) as database:
                 done = damage(database, snapshot, last.tables)
             holds.append((held, time.time() * 1000))
             if done is not None:
@@ -294,7 +294,7 @@ class _Run:
 
     def _compare(self, label: Label) -> None:
         summary = self.summary
-        with contextlib.closing(connect(self._site.ports["mariadb"])) as database:
+        with contextlib.closing(connect(self._site)) as database:
             found = compare(self._recording.directory / "snapshots" / label.name, database)
         summary.snapshots.append(label.name)
         summary.tables += found.tables

@@ -30,6 +30,7 @@ from embedded.launch import (
     Site,
     base_environment,
     build_parts,
+    secrets_of,
 )
 from embedded.processes import ProcessId, is_alive, start_ticks
 from embedded.repository import DAGS, default_home, recording_folder
@@ -129,7 +130,9 @@ class Stack:
         unknown = set(names) - set(PART_NAMES)
         if unknown:
             raise StackError(f"no part is called {', '.join(sorted(unknown))}; there are {', '.join(PART_NAMES)}")
+        os.umask(0o077)  # rows, and what guards them, lie in the state folder
         with locked(self.home):
+            _close(self.home)
             state = self.state()
             alive = {name for name, part in state.parts.items() if is_alive(part.process)}
             wanted = [name for name in PART_NAMES if (name in names or not names) and name not in alive]
@@ -218,7 +221,13 @@ class Stack:
         if cancelled.is_set():
             return
         log = self.home / "logs" / f"{part.name}.log"
-        env = {**base_environment(), **part.env, processes.STATE_MARK: str(self.home), processes.PART_MARK: part.name}
+        env = {
+            **base_environment(),
+            **part.env,
+            **secrets_of(part),
+            processes.STATE_MARK: str(self.home),
+            processes.PART_MARK: part.name,
+        }
         log_start = log.stat().st_size if log.exists() else 0
         started_ms = int(time.time() * 1000)
         child, process = processes.spawn(part.argv, env, part.cwd, log)
@@ -261,8 +270,9 @@ class Stack:
             "# Written by `sluice up` at every start of the one-machine stack.\n"
             f'[upstream]\npd-urls = "{pd}"\ninitial-commit-ts = 0\n'
             f'sql-host = "{LOOPBACK}"\nsql-port = {site.ports["cluster-sql"]}\n\n'
-            f'[spark]\nremote = "{spark}"\n\n'
-            f'[downstream]\nhost = "{LOOPBACK}"\nport = {site.ports["mariadb"]}\nuser = "root"\n\n'
+            f'[spark]\nremote = "{spark}"\ntoken-file = "{site.secret("spark")}"\n\n'
+            f'[downstream]\nhost = "{LOOPBACK}"\nport = {site.ports["mariadb"]}\nuser = "root"\n'
+            f'password-file = "{site.secret("mariadb")}"\n\n'
             f'[relay]\nurl = "{relay}"\n{self._settings}'
         )
         site.config.write_text(text, encoding="utf-8")
@@ -367,6 +377,11 @@ _STOPPING = {
     "etcd": (2, 5.0),
     "mariadb": (2, 20.0),
 }
+
+
+def _close(home: Path) -> None:
+    """Keep other users out of the state folder; root's may be passed through, as MariaDB then runs as `nobody`."""
+    home.chmod(0o711 if os.geteuid() == 0 else 0o700)
 
 
 def _becomes_free(port: int) -> bool:

@@ -31,7 +31,7 @@ def verify(site: Site, viewer: Viewer, *tables: str) -> VerifySummary:
 
 def spoil_one(site: Site, tables: Mapping[str, int]) -> Wrong | None:
     """Change one value in MariaDB, in the largest of `tables` (rows by name) that suits; None if none does."""
-    with contextlib.closing(connect(site.ports["mariadb"])) as database:
+    with contextlib.closing(connect(site)) as database:
         return spoil(database, tables)
 
 

@@ -85,15 +85,15 @@ class RelayView:
 class CheckpointReader:
     """Reads the checkpoint row over one connection, which it opens again when MariaDB was away."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, site: Site) -> None:
+        self._site = site
         self._connection: pymysql.connections.Connection[Any] | None = None
 
     def read(self) -> int | None:
         """The checkpoint's commit timestamp; 0 if there is none yet, None if MariaDB doesn't answer."""
         try:
             if self._connection is None:
-                self._connection = connect(self._port)
+                self._connection = connect(self._site)
             with self._connection.cursor() as cursor:
                 cursor.execute(_CHECKPOINT_QUERY)
                 rows = cursor.fetchall()
@@ -120,7 +120,7 @@ class View:
 
     def __init__(self, site: Site) -> None:
         self._relay = RelayView(site.home)
-        self.checkpoint = CheckpointReader(site.ports["mariadb"])
+        self.checkpoint = CheckpointReader(site)
         self._control = ClusterControl(site.ports["cluster-control"])
 
     def progress(self) -> Progress:
@@ -159,9 +159,9 @@ class CheckpointTrace(threading.Thread):
     commit.
     """
 
-    def __init__(self, port: int, interval_s: float = 0.03) -> None:
+    def __init__(self, site: Site, interval_s: float = 0.03) -> None:
         super().__init__(name="checkpoint-trace", daemon=True)
-        self._reader = CheckpointReader(port)
+        self._reader = CheckpointReader(site)
         self._interval_s = interval_s
         self._over = threading.Event()
         self._moves: list[tuple[int, int]] = []

@@ -41,7 +41,7 @@ def database(folder: Path) -> Iterator[Round]:
         server = psutil.Process(stack.state().parts["mariadb"].process.pid)
         session = pymysql.connect(
             host=LOOPBACK, port=stack.site().ports["mariadb"], user="root", charset="utf8mb4", autocommit=True,
-            local_infile=True,
+            local_infile=True, password=stack.site().secret("mariadb").read_text(),
         )  # fmt: skip
         with contextlib.closing(session):
 

@@ -11,7 +11,7 @@ from embedded.launch.cluster import cluster
 from embedded.launch.etcd import PORTS as _ETCD_PORTS
 from embedded.launch.etcd import etcd
 from embedded.launch.mariadb import PORTS as _MARIADB_PORTS
-from embedded.launch.mariadb import connect, drop_everything, mariadb
+from embedded.launch.mariadb import client_file, connect, drop_everything, mariadb
 from embedded.launch.metrics import PORTS as _METRICS_PORTS
 from embedded.launch.metrics import metrics
 from embedded.launch.part import (
@@ -23,6 +23,7 @@ from embedded.launch.part import (
     Site,
     base_environment,
     get_json,
+    secrets_of,
 )
 from embedded.launch.programs import require as _require_programs
 from embedded.launch.pump import NAMES as PUMP_NAMES
@@ -78,9 +79,11 @@ __all__ = [
     "airflow_url",
     "base_environment",
     "build_parts",
+    "client_file",
     "connect",
     "drop_everything",
     "get_json",
     "password_file",
     "reset_runs",
+    "secrets_of",
 ]

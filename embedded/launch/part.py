@@ -4,8 +4,10 @@ ready.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import secrets
 import shutil
 import sys
 import urllib.request
@@ -46,6 +48,8 @@ class Part:
     """Returns when the part serves; raises anything otherwise. Takes at most a few seconds."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Additions to the environment. No secrets: they are written to state.json."""
+    secrets: Mapping[str, Path] = field(default_factory=dict)
+    """Variables whose values are in files; they are read when the part starts, and written nowhere."""
     cwd: Path = REPOSITORY
     needs: tuple[str, ...] = ()
     """Parts that must be ready before this one is started."""
@@ -70,10 +74,28 @@ class Site:
         """The data folder of a part."""
         return self.home / part
 
+    def secret(self, name: str) -> Path:
+        """Return the file of mode 0600 that holds a secret of this stack; it is made at the first call."""
+        path = self.home / "secrets" / name
+        if not path.exists():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            draft = path.with_name(f"{name}.{secrets.token_hex(4)}.new")
+            draft.touch(mode=0o600)
+            draft.write_text(secrets.token_urlsafe(24), encoding="ascii")
+            with contextlib.suppress(FileExistsError):  # another process was first
+                os.link(draft, path)
+            draft.unlink()
+        return path
+
     @property
     def config(self) -> Path:
         """The pipeline's settings file."""
         return self.home / "sluice.toml"
+
+
+def secrets_of(part: Part) -> dict[str, str]:
+    """Return the part's secret variables with their values. Raises OSError."""
+    return {name: path.read_text(encoding="ascii") for name, path in part.secrets.items()}
 
 
 def find_program(name: str, package: str) -> str:

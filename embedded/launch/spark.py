@@ -77,6 +77,7 @@ def spark(site: Site, class_option: str | None = None) -> Part:
     own = {
         "spark.driver.bindAddress": LOOPBACK,
         "spark.connect.grpc.binding.address": LOOPBACK,
+        "spark.authenticate": "true",  # its own ports: their secret is made at the start and stays in the process
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(data / "warehouse"),
     }
@@ -105,9 +106,10 @@ def spark(site: Site, class_option: str | None = None) -> Part:
             "JAVA_HOME": str(java_home()),
             "TMPDIR": str(scratch),
         },
+        secrets={"SPARK_CONNECT_AUTHENTICATE_TOKEN": site.secret("spark")},
         cwd=data,
         ports={"connect": port},
-        probe=lambda: _ask_version(port),
+        probe=lambda: _ask_version(port, site.secret("spark").read_text(encoding="ascii")),
         prepare=prepare,
         data=data,
         start_timeout_s=240,
@@ -115,13 +117,16 @@ def spark(site: Site, class_option: str | None = None) -> Part:
     )  # fmt: skip
 
 
-def _ask_version(port: int) -> None:
+def _ask_version(port: int, token: str) -> None:
     import grpc
     from pyspark.sql.connect.proto import base_pb2, base_pb2_grpc
 
     session = str(uuid.uuid4())
     user = base_pb2.UserContext(user_id="sluice-probe")
-    with grpc.insecure_channel(f"{LOOPBACK}:{port}", options=[("grpc.enable_http_proxy", 0)]) as channel:
+    shown = grpc.composite_channel_credentials(
+        grpc.local_channel_credentials(grpc.LocalConnectionType.LOCAL_TCP), grpc.access_token_call_credentials(token)
+    )
+    with grpc.secure_channel(f"{LOOPBACK}:{port}", shown, options=[("grpc.enable_http_proxy", 0)]) as channel:
         stub = base_pb2_grpc.SparkConnectServiceStub(channel)
         stub.AnalyzePlan(
             base_pb2.AnalyzePlanRequest(

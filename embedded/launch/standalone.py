@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -20,7 +21,7 @@ from typing import Any
 from embedded.launch.part import LOOPBACK, base_environment
 from embedded.launch.spark import class_archive_option, java_home
 from embedded.state import StackError
-from etl.spark.start import Command, ConnectServer, Listening, Room, master, worker
+from etl.spark.start import Command, ConnectServer, Listening, Room, authenticated, master, worker
 
 _PATIENCE_S = 240.0
 
@@ -31,6 +32,7 @@ class StandaloneCluster:
     def __init__(self, home: Path, environment: Mapping[str, str]) -> None:
         self.home = home
         self._environment = environment
+        self._secret = secrets.token_urlsafe(24)
         self._port, self._page = free_port(), free_port()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         port = free_port()
@@ -115,15 +117,18 @@ class StandaloneCluster:
         return sum(one["coresused"] for one in told["workers"] if one["state"] == "ALIVE")
 
     def _start(self, name: str, command: Command) -> None:
+        command = authenticated(command, self._secret)
         env = base_environment()
         del env["PYTHONPATH"]
         env |= {"JAVA_HOME": str(java_home()), "SPARK_LOCAL_IP": LOOPBACK, **command.env}
-        env["SPARK_DAEMON_JAVA_OPTS"] = class_archive_option()
+        env["SPARK_DAEMON_JAVA_OPTS"] = f"{env.get('SPARK_DAEMON_JAVA_OPTS', '')} {class_archive_option()}".strip()
         with (self.home / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 command.argv, env=env, cwd=self.home, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True,
+                start_new_session=True, pass_fds=command.fds,
             )  # fmt: skip
+        for file in command.fds:
+            os.close(file)
 
     def _logs(self) -> str:
         return "\n".join(f"{path.name}: {path.read_text()[-1000:]}" for path in self.home.glob("*.log"))

@@ -45,7 +45,7 @@ class Tried:
             done = how(*words, env={"SLUICE_HOME": str(self.stack.home)})
         else:
             assert program == "mariadb", line
-            words = [re.sub(r"^-P\d+$", f"-P{self.stack.site().ports['mariadb']}", word) for word in words]
+            words = [re.sub(r"=\.sluice/", f"={self.stack.home}/", word) for word in words]
             done = subprocess.run([program, *words], cwd=ROOT, capture_output=True, text=True)
         return Shown(line, done.returncode, done.stdout + done.stderr)
 
@@ -78,7 +78,7 @@ def test_an_empty_database_becomes_a_replica_a_damaged_table_whole_and_a_past_on
         assert shown.code == expected, shown
         assert expected == 0 or "100 missing" in shown.output, shown
     assert tried.shown[-1].output.split()[:2] == ["COUNT(*)", "500"], shown  # of the restored table; a client may warn
-    with connect(tried.stack.site().ports["mariadb"]) as database:
+    with connect(tried.stack.site()) as database:
         assert compare(SNAPSHOT, database).differences == []
 
 

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -34,7 +35,7 @@ def stack(tmp_path_factory):
 
 
 def query(stack, statement):
-    with contextlib.closing(connect(stack.site().ports["mariadb"])) as database, database.cursor() as cursor:
+    with contextlib.closing(connect(stack.site())) as database, database.cursor() as cursor:
         cursor.execute(statement)
         return cursor.fetchall()
 
@@ -66,8 +67,15 @@ def test_a_part_killed_hard_is_reported_dead_and_comes_back_with_its_data_at_its
     assert ("kept",) in query(stack, "SHOW DATABASES")
 
 
-def test_mariadb_takes_root_without_password_on_loopback_and_on_its_own_socket_only(stack):
-    socket_connection = pymysql.connect(unix_socket=str(socket_path(stack.site())), user="root")
+def test_mariadb_takes_root_with_its_password_on_loopback_and_on_its_own_socket_only(stack):
+    site = stack.site()
+    ways = ({"unix_socket": str(socket_path(site))}, {"host": "127.0.0.1", "port": site.ports["mariadb"]})
+    for way in ways:
+        for user, password in (("root", ""), ("root", "wrong"), ("", ""), ("mysql", "")):
+            with pytest.raises(pymysql.err.OperationalError):
+                pymysql.connect(user=user, password=password, **way)
+    password = site.secret("mariadb").read_text()
+    socket_connection = pymysql.connect(unix_socket=str(socket_path(site)), user="root", password=password)
     with contextlib.closing(socket_connection) as database, database.cursor() as cursor:
         cursor.execute("SELECT @@bind_address, @@innodb_flush_log_at_trx_commit, @@character_set_server, @@datadir")
         bind, flush, charset, datadir = cursor.fetchone()
@@ -75,10 +83,23 @@ def test_mariadb_takes_root_without_password_on_loopback_and_on_its_own_socket_o
     assert datadir.startswith(str(stack.home))
 
 
+def test_the_state_folder_is_closed_to_others_and_names_no_secret_outside_of_its_files(stack):
+    passable = 0o711 if os.geteuid() == 0 else 0o700
+    assert stat.S_IMODE(stack.home.stat().st_mode) == passable
+    secrets = [path.read_text() for path in (stack.home / "secrets").iterdir()]
+    assert len(secrets) >= 1
+    for path in (stack.home / "secrets").iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    for text in ((stack.home / "state.json").read_text(), stack.site().config.read_text()):
+        assert not any(secret in text for secret in secrets)
+    others = [path for path in stack.home.iterdir() if path.stat().st_mode & 0o077]
+    assert others == []
+
+
 def test_drop_everything_leaves_the_servers_own_databases(stack):
     query(stack, "CREATE DATABASE `odd``name`")
     query(stack, "CREATE TABLE `odd``name`.t (a INT)")
-    assert "odd`name" in drop_everything(stack.site().ports["mariadb"])
+    assert "odd`name" in drop_everything(stack.site())
     assert {name for (name,) in query(stack, "SHOW DATABASES")} == {
         "information_schema",
         "mysql",

@@ -95,7 +95,8 @@ def wait_for_other_tasks(stack, before):
 
 
 def test_spark_runs_python_that_sees_this_repository(stack):
-    from pyspark.sql import SparkSession
+    from etl import load_settings
+    from etl.spark.session import attach
 
     def batches(stream):
         import pyarrow
@@ -105,7 +106,7 @@ def test_spark_runs_python_that_sees_this_repository(stack):
         for _ in stream:
             yield pyarrow.RecordBatch.from_pydict({"name": [relay.__name__]})
 
-    session = SparkSession.builder.remote(f"sc://127.0.0.1:{stack.site().ports['spark']}").getOrCreate()
+    session = attach(load_settings(stack.site().config).spark, "test")
     try:
         rows = session.range(1, numPartitions=1).mapInArrow(batches, "name string").collect()
         assert [row.name for row in rows] == ["relay"]
