@@ -43,7 +43,8 @@ def _pem(name: str, text: str) -> Callable[..., Any]:
 @click.group("spark")
 def command() -> None:
     """Start a process of a Spark cluster, from the pyspark that is installed. It stays in the foreground; Spark's own
-    environment variables (SPARK_CONF_DIR, SPARK_LOCAL_IP, …) count, too."""
+    environment variables (SPARK_CONF_DIR, SPARK_LOCAL_IP, …) count, too. With SPARK_AUTHENTICATE_SECRET, the same for
+    master, workers and Connect server, they refuse callers that don't know it, and encrypt what they send."""
 
 
 @command.command("master")
@@ -131,14 +132,25 @@ def connect_command(
         more["spark.connect.grpc.binding.address"] = "127.0.0.1"
     server = ConnectServer(listening, master or section.master, section.conf_texts | more, python or section.python)
     if tls_cert and tls_key:
-        sys.exit(serve(server.command(), port, Certificates(tls_cert, tls_key, tls_client_ca), listening.port))
+        sys.exit(
+            serve(_with_secret(server.command()), port, Certificates(tls_cert, tls_key, tls_client_ca), listening.port)
+        )
     _become(server.command())
+
+
+def _with_secret(command: Command) -> Command:
+    """Guard the process with the secret of SPARK_AUTHENTICATE_SECRET, if there is one; no child finds it there."""
+    from etl.spark.start import SECRET_VARIABLE, authenticated
+
+    secret = os.environ.pop(SECRET_VARIABLE, "")
+    return authenticated(command, secret) if secret else command
 
 
 def _become(command: Command) -> None:
     """Replace this process, so that signals reach Spark itself. Options for the JVM that the environment has come last,
     where they count.
     """
+    command = _with_secret(command)
     env = dict(os.environ) | dict(command.env)
     for name in command.env.keys() & os.environ.keys():
         if name.endswith("_OPTS"):

@@ -17,10 +17,11 @@ NAMES = (
     "AWS_SECRET_ACCESS_KEY",
     "AZURE_STORAGE_ACCOUNT_KEY",
     "SLUICE_TIDB_PASSWORD",
+    "SPARK_AUTHENTICATE_SECRET",
     "SPARK_CONNECT_AUTHENTICATE_TOKEN",
 )
-"""Variables that may come from a file: those of object stores, the one for `[upstream] sql-password-env`, and what a
-Spark Connect server's clients must show."""
+"""Variables that may come from a file: those of object stores, the one for `[upstream] sql-password-env`, the secret
+of a standalone Spark cluster, and what a Spark Connect server's clients must show."""
 
 
 def secrets_of(environment: Mapping[str, str], names: Sequence[str] = NAMES) -> dict[str, str]:

@@ -92,7 +92,7 @@ async def _serve(command: Command, port: int, context: ssl.SSLContext, inner_por
 
     front = await asyncio.start_server(pass_on, port=port, ssl=context)
     env = dict(os.environ) | dict(command.env)
-    server = await asyncio.create_subprocess_exec(*command.argv, env=env)
+    server = await asyncio.create_subprocess_exec(*command.argv, env=env, pass_fds=command.fds)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, _tell, server, number)
     code = await server.wait()

@@ -7,9 +7,10 @@ systemd unit, or a test.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,6 +23,13 @@ minutes.
 """
 
 
+_NO_REST = "-Dspark.master.rest.enabled=false"
+"""The REST port takes programs from any caller that reaches it, whatever `spark.authenticate` says."""
+SECRET_VARIABLE = "SPARK_AUTHENTICATE_SECRET"  # noqa: S105 (its name)
+"""The secret that master, workers and drivers of a standalone cluster share; without it they trust every caller."""
+_SECRET_KEY = "spark.authenticate.secret"  # noqa: S105 (its name)
+
+
 class SparkMissingError(RequestError):
     """pyspark isn't installed, or without Spark's jars."""
 
@@ -30,10 +38,13 @@ class SparkMissingError(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`env` comes on top of the process's environment, and holds no secrets."""
+    """`env` comes on top of the process's environment; it holds a secret only after `authenticated`. `fds` are open
+    files of this process that it inherits.
+    """
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
+    fds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +72,7 @@ def master(listening: Listening, recovery: Path | None = None) -> Command:
     """A standalone master. With a folder for `recovery` it knows its workers and applications after a restart; without
     one a restarted master gives a running Connect server no executors any more. Raises SparkMissingError.
     """
-    options = _FEW_THREADS
+    options = f"{_FEW_THREADS} {_NO_REST}"
     if recovery is not None:
         options += f" -Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory={recovery}"
     words = ["--host", listening.host, "--port", str(listening.port), "--webui-port", str(listening.web_port)]
@@ -144,6 +155,23 @@ class ConnectServer:
             ),
             {"SPARK_HOME": str(home), "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": sys.executable},
         )  # fmt: skip
+
+
+def authenticated(command: Command, secret: str) -> Command:
+    """Return the command of a master, worker or driver that takes part with `secret` only, and encrypts what it sends.
+
+    No argument shows the secret: daemons have it in a variable, which Spark itself hands to executors, and the driver,
+    which accepts no variable, in a file without a name. Source: Spark's SecurityManager, "Security" in its documents.
+    """
+    options = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
+    if "spark-submit" not in command.argv[1]:
+        java = " ".join(f"-D{key}={value}" for key, value in options.items())
+        return replace(command, env={**command.env, "_SPARK_AUTH_SECRET": secret, "SPARK_DAEMON_JAVA_OPTS": java})
+    file = os.memfd_create("spark-secret", 0)
+    os.write(file, "".join(f"{key} {value}\n" for key, value in {**options, _SECRET_KEY: secret}.items()).encode())
+    bash, submit, *words = command.argv
+    given = ("--properties-file", f"/proc/self/fd/{file}", "--load-spark-defaults")
+    return replace(command, argv=(bash, submit, *given, *words), fds=(file,))
 
 
 def _daemon(name: str, words: list[str], env: Mapping[str, str]) -> Command:

@@ -20,7 +20,7 @@ UNITS = sorted(FOLDER.glob("*.service"))
 SHUT_IN = {
     "User": "sluice", "NoNewPrivileges": "true", "CapabilityBoundingSet": "", "ProtectSystem": "strict",
     "ProtectHome": "true", "PrivateTmp": "true", "PrivateDevices": "true", "RestrictSUIDSGID": "true",
-    "SystemCallFilter": "@system-service", "UMask": "0027",
+    "SystemCallFilter": "@system-service", "UMask": "0027", "LimitCORE": "0",
 }  # fmt: skip
 
 

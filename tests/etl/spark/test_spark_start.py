@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from cli.spark import command
-from etl.spark.start import ConnectServer, Listening, Room, master, worker
+from etl.spark.start import ConnectServer, Listening, Room, authenticated, master, worker
 
 HERE = Listening("here", 7077, 8080)
 
@@ -24,6 +24,28 @@ def confs(server: ConnectServer) -> dict[str, str]:
 def test_a_master_that_is_to_survive_its_restart_keeps_what_it_knows(tmp_path: Path) -> None:
     assert f"recoveryDirectory={tmp_path}" in master(HERE, tmp_path).env["SPARK_MASTER_OPTS"]
     assert "recovery" not in master(HERE).env["SPARK_MASTER_OPTS"]
+
+
+def test_a_master_takes_no_programs_over_rest() -> None:
+    assert "-Dspark.master.rest.enabled=false" in master(HERE).env["SPARK_MASTER_OPTS"]
+
+
+def test_no_argument_shows_the_secret_of_a_cluster(tmp_path: Path) -> None:
+    room = Room(3, "2g", tmp_path)
+    for made in (
+        master(HERE),
+        worker(HERE, "spark://there:7077", room),
+        ConnectServer(HERE, "spark://there:1").command(),
+    ):
+        guarded = authenticated(made, "the secret")
+        said = [*guarded.argv, *(text for name, text in guarded.env.items() if name != "_SPARK_AUTH_SECRET")]
+        assert not any("the secret" in text for text in said)
+    assert "-Dspark.authenticate=true" in authenticated(master(HERE), "x").env["SPARK_DAEMON_JAVA_OPTS"]
+    (file,) = guarded.fds
+    properties = Path(f"/proc/self/fd/{file}").read_text().splitlines()
+    os.close(file)
+    assert {"spark.authenticate true", "spark.authenticate.secret the secret"} <= set(properties)
+    assert f"/proc/self/fd/{file}" in guarded.argv
 
 
 def test_a_worker_is_told_its_master_and_what_it_offers(tmp_path: Path) -> None:
