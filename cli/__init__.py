@@ -25,6 +25,7 @@ _COMMANDS = {
     "ddl": "Skip or replace one DDL statement.",
     "txn": "Skip one transaction.",
     "decisions": "What was decided about transactions and DDL.",
+    "grants": "The rights that the downstream's user needs, as SQL.",
     "takeover": "Make the downstream this pipeline's, in a Drainer's place.",
     "bootstrap": "Make an empty database a replica, from a dump.",
     "backfill": "Copy tables again beside replication, or compare them.",

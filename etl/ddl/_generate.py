@@ -255,14 +255,13 @@ def foreign_key_definition(key: Mapping[str, Any]) -> str:
 
 def create_view(table: Table) -> str:
     """CREATE OR REPLACE VIEW. TiDB keeps the query with every table's full name, so it means the same in
-    every session.
+    every session. Always with the rights of the reader: the definer is Sluice's user, which may read everything.
     """
     info: dict[str, Any] = table.view or {}
     columns = ", ".join(quote_name(column.name) for column in table.columns)
     algorithm = _ALGORITHM.get(int(info.get("view_algorithm") or 0), "UNDEFINED")
-    security = "INVOKER" if int(info.get("view_security") or 0) == 1 else "DEFINER"
     return (
-        f"CREATE OR REPLACE ALGORITHM={algorithm} DEFINER=CURRENT_USER SQL SECURITY {security} VIEW"
+        f"CREATE OR REPLACE ALGORITHM={algorithm} DEFINER=CURRENT_USER SQL SECURITY INVOKER VIEW"
         f" {quote_table(table)}{f' ({columns})' if columns else ''} AS {info['view_select']}"
     )
 

@@ -60,9 +60,23 @@ def missing_rights(grants: Iterable[str], own: tuple[str, str], *, process: bool
     return missing
 
 
-def grant_statement(user: str, *, process: bool) -> str:
-    """The simplest statement that gives all that is needed, for messages."""
-    return f"GRANT {', '.join((*ON_TABLES, *([PROCESS] if process else [])))} ON *.* TO {user}"
+def grant_statements(user: str, schemas: Iterable[str], own: tuple[str, str], *, process: bool) -> list[str]:
+    """Return the statements that give `user` (``'name'@'host'``) what is needed on these databases, and no more.
+
+    `own`: the schemas of the checkpoint and of dropped tables. `process`: whether PROCESS is needed. A grant ON *.*
+    would reach the server's own tables of accounts.
+    """
+    checkpoint, recycle = own
+    rights = dict.fromkeys(sorted(schemas), ON_TABLES)
+    rights |= {checkpoint: (*_ON_CHECKPOINT, "CREATE"), recycle: ON_TABLES[:7]}
+    lines = [f"GRANT {', '.join(names)} ON {_pattern(schema)}.* TO {user};" for schema, names in rights.items()]
+    return [*lines, f"GRANT {PROCESS} ON *.* TO {user};"] if process else lines
+
+
+def _pattern(schema: str) -> str:
+    """A database's name as GRANT takes it: `%` and `_` stand for themselves there only behind a backslash."""
+    escaped = re.sub(r"([%_\\])", r"\\\1", schema)
+    return "`" + escaped.replace("`", "``") + "`"
 
 
 def has_roles(grants: Iterable[str]) -> bool:

@@ -27,7 +27,7 @@ from etl import server_errors
 from etl.dialect import Dialect, UnknownServerError
 from etl.downstream import _session_setup
 from etl.downstream._ahead import FIRST_LINE, LEAST_PACKET, Answer, NotAsked, Order, send_ahead
-from etl.downstream.grants import grant_statement, has_roles, missing_rights
+from etl.downstream.grants import grant_statements, has_roles, missing_rights
 from etl.formats.layout import Layout
 from etl.formats.load_data import insert_statement, load_statement, replace_statements
 from etl.formats.result_blocks import result_blocks
@@ -348,7 +348,8 @@ class MySQLSession:
             raise DownstreamError(
                 server_errors.LACKS_PRIVILEGE,
                 f"{self.address} lacks rights: {', '.join(missing)}. All that is needed:"
-                f" {grant_statement('...', process=process)}",
+                f" {' '.join(grant_statements('…', ['<each replicated database>'], own, process=process))}",
+                "`sluice grants` prints these statements for the databases that the pipeline replicates",
             )
 
     def close(self) -> None:

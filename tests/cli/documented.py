@@ -57,7 +57,7 @@ BY_A_TEST = {
     r"make (run|up|down)|sluice run": "tests/cli/test_run.py",
     r"sluice (programs|down|run --rec.*)": "tests/test_wheel.py",
     r"sluice (up|replay .*--paused|bootstrap --from tidb.*|base make)|sluice (restore|backfill) --table bank.child.*"
-    r"|sluice backfill --table shop.orders|mariadb -h127.*": "tests/cli/test_tried_documents.py",
+    r"|sluice backfill --table shop.orders|mariadb --defaults-file=.*": "tests/cli/test_tried_documents.py",
     r"sluice (up pump-1|replay .*)": "tests/cli/test_cli.py",
     r"sluice bootstrap --from /mnt/.*": "tests/etl/copy/test_bootstrap_command.py",
     r"sluice (base (make|forget).*|bootstrap --from base://)": "tests/etl/base/test_bases_running.py",
@@ -68,6 +68,7 @@ BY_A_TEST = {
     r"sluice verify( --json)?": "tests/etl/verify/test_verify_running.py",
     r"sluice reapply .*": "tests/etl/reapply/test_reapply_command.py",
     r"sluice (relay show .*|pause apply|resume)": "tests/cli/test_operate.py",
+    r"sluice grants .*": "tests/cli/test_takeover_check.py",
     r"sluice takeover": "tests/cli/test_changing_hands.py",
     r"sluice pipelines": "tests/cli/test_pipelines_command.py",
     r"sluice top( --pipeline shop)?": "tests/cli/test_top.py",

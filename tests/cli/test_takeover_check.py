@@ -195,3 +195,16 @@ def test_a_wrong_address_is_a_finding_not_a_traceback(tmp_path: Path) -> None:
         and "stops    upstream: http://127.0.0.1:1" in done.stdout
         and "1 things stop a takeover" in done.stdout
     )
+
+
+def test_rights_are_printed_for_the_databases_that_the_rules_let_through(upstream: str, tmp_path: Path) -> None:
+    file = tmp_path / "sluice.toml"
+    text = f'[upstream]\npd-urls = "{upstream}"\n[relay]\nurl = "{tmp_path.as_uri()}/r"\n'
+    text += '[downstream]\nhost = "db"\nuser = "u"\n'
+    file.write_text(text)
+    whole = typed("grants", "--config", file)
+    assert whole.returncode == 0 and " ON `bank`.* TO 'u'@'%';" in whole.stdout, whole
+    assert "mysql" not in whole.stdout and "GRANT PROCESS ON *.*" in whole.stdout
+    file.write_text(text + '[filter]\nignore-db = ["bank"]\n')
+    less = typed("grants", "--config", file, "--user", "'v'@'10.%'", "--tidb")
+    assert less.returncode == 0 and "`bank`" not in less.stdout and "PROCESS" not in less.stdout, less

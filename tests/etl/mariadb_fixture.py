@@ -27,11 +27,12 @@ _KEEP = {"mysql", "information_schema", "performance_schema", "sys"}
 _OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 
 
-def documented_grant() -> str:
-    """The statement that docs/operations.md gives to operators: it names the user `sluice`."""
-    statement = re.search(r"^    (GRANT SELECT,[^;]*);", _OPERATIONS.read_text(encoding="utf-8"), re.MULTILINE)
-    assert statement is not None
-    return " ".join(statement[1].split())
+def documented_grants() -> list[str]:
+    """Return the statements that docs/operations.md gives to operators, for `sluice` and all databases of the tests."""
+    text = _OPERATIONS.read_text(encoding="utf-8")
+    statements = re.findall(r"^    (GRANT [^;]* TO sluice);", text, re.MULTILINE)
+    assert len(statements) == 2
+    return [" ".join(statement.split()).replace("`shop`.*", "*.*") for statement in statements]
 
 
 class MariaDBServer:
@@ -119,7 +120,8 @@ class MariaDBServer:
                     if cursor.fetchall() != ((f"{self.directory}/pid",),):
                         raise RuntimeError(f"on port {self.port} runs another server")
                     cursor.execute("CREATE USER IF NOT EXISTS sluice")
-                    cursor.execute(documented_grant())
+                    for grant in documented_grants():
+                        cursor.execute(grant)
                 return
             except pymysql.err.OperationalError:
                 if self._process.poll() is not None or time.monotonic() > end:
@@ -172,7 +174,8 @@ class GivenServer(MariaDBServer):
                     f" holds {', '.join(sorted(held))}: give them one that is empty"
                 )
             cursor.execute("CREATE USER IF NOT EXISTS sluice")
-            cursor.execute(documented_grant())
+            for grant in documented_grants():
+                cursor.execute(grant)
 
     def kill(self) -> None:
         pytest.skip("a server of --downstream-server isn't killed")

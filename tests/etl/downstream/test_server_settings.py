@@ -10,7 +10,7 @@ import pytest
 
 from etl.apply import run_apply
 from etl.downstream import CheckpointError, CheckpointTable, DownstreamError, MySQLSession
-from etl.downstream.grants import ON_TABLES, missing_rights
+from etl.downstream.grants import ON_TABLES, grant_statements, missing_rights
 from etl.settings import Apply, Relay, Settings, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
@@ -130,6 +130,26 @@ def test_rights_that_are_missing_are_named_and_enough_of_them_suffice(mariadb: M
         cursor.execute("GRANT SELECT, INSERT, UPDATE ON tidb_binlog.* TO narrow@'127.0.0.1'")
         cursor.execute("GRANT PROCESS ON *.* TO narrow@'127.0.0.1'")
     opened(mariadb, user="narrow").close()
+
+
+def test_the_rights_that_are_printed_suffice_and_reach_nothing_of_the_servers(mariadb: MariaDBServer) -> None:
+    account, own = "`printed`@'127.0.0.1'", ("tidb_binlog", "sluice_recycle")
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE OR REPLACE USER {account}")
+        for line in grant_statements(account, ["s_1", "a`b", "100%"], own, process=True):
+            cursor.execute(line)
+    session = opened(mariadb, user="printed")
+    try:
+        for name in ("s_1", "a`b", "100%"):
+            session.query(f"CREATE DATABASE `{name.replace('`', '``')}`")
+        for statement in ("SELECT * FROM mysql.global_priv", "CREATE DATABASE sx1", "CREATE DATABASE `100x`"):
+            with pytest.raises(DownstreamError, match="denied"):
+                session.query(statement)
+    finally:
+        session.close()
+        with mariadb.connect() as connection, connection.cursor() as cursor:
+            for name in ("s_1", "a`b", "100%"):
+                cursor.execute(f"DROP DATABASE IF EXISTS `{name.replace('`', '``')}`")
 
 
 def test_grants_are_read_as_servers_write_them() -> None:

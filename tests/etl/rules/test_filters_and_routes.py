@@ -376,7 +376,7 @@ def test_a_view_reads_the_tables_where_routes_take_them(mariadb: MariaDBServer, 
     t = story.create(table(10, "t", "id int", primary="id"), "CREATE TABLE `t` (`id` INT PRIMARY KEY)")
     story.statement(
         21,
-        "CREATE ALGORITHM = UNDEFINED DEFINER = CURRENT_USER SQL SECURITY DEFINER VIEW `v` (`i`) AS SELECT `d`.`t`.`id`"
+        "CREATE ALGORITHM = UNDEFINED DEFINER = CURRENT_USER SQL SECURITY INVOKER VIEW `v` (`i`) AS SELECT `d`.`t`.`id`"
         " FROM `d`.`t` WHERE `t`.`id`>1",
         table(
             11,

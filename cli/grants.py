@@ -1,0 +1,47 @@
+"""sluice grants: the statements that give the downstream's user its rights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from cli._settings import config_option, settings_of
+from errors import RequestError
+
+if TYPE_CHECKING:
+    from etl.copy.definitions import Definitions
+    from etl.settings import Settings
+
+
+@click.command("grants")
+@click.option("--user", metavar="'NAME'@'HOST'", help="The account ['<[downstream] user>'@'%'].")
+@click.option("--tidb", is_flag=True, help="The downstream is TiDB, which needs no PROCESS.")
+@config_option
+@click.pass_context
+def command(ctx: click.Context, *, user: str | None, tidb: bool, config: str | None) -> None:
+    """Print the GRANT statements for the user of [downstream]: on each database that the pipeline's rules let through,
+    as the upstream has them now, and nothing on the server's own. Run it again for a database that is made later.
+    """
+    from etl.copy.cluster import CopiedCluster
+    from etl.downstream.grants import grant_statements
+    from etl.settings import Downstream
+
+    settings = settings_of(ctx, config)
+    target = settings.target
+    if not isinstance(target, Downstream):
+        raise RequestError("the downstream is no database: there are no rights to grant")
+    with CopiedCluster.of(settings.upstream) as cluster:
+        found = cluster.definitions(cluster.pd.tso()).of_users()
+    account = user or f"'{target.user}'@'%'"
+    own = target.checkpoint_schema, target.recycle_schema
+    for line in grant_statements(account, _targets(settings, found), own, process=not tidb):
+        click.echo(line)
+
+
+def _targets(settings: Settings, found: Definitions) -> set[str]:
+    """The databases in which tables arrive."""
+    rules, routes = settings.filters, settings.routes
+    schemas = {routes.target_schema(each.name) for each in found.schemas if rules.wants_schema(each.name)}
+    tables = [table for table in found.tables if rules.wants_table(table.schema_name, table.name)]
+    return schemas | {routes.target(table.schema_name, table.name).schema for table in tables}
