@@ -33,11 +33,13 @@ PARAMS = {
     "verify": Param(default=True, type="boolean", title="Verify",
         description="Compare every table with the state that Spark computes independently."),
     "connection": Param(None, **PLACE, title="Airflow connection",
-        description="Its host, port, login and password are the server."),
+        description="Its host, port, login and password are the server. [restore] targets must allow it."),
     "target": Param(None, **PLACE, title="Or a settings file",
-        description="A path that workers reach; its [downstream] is the server. No passwords in it."),
+        description="A path that workers reach; its [downstream] is the server. No passwords in it. "
+        "[restore] targets must allow it."),
     "folder": Param(None, type=["null", "string"], **FILES, title="Folder",
-        description="A path that workers reach. Rows, CREATE TABLE and a manifest are written there."),
+        description="A path that workers reach, in [restore] folders. Rows, CREATE TABLE and a manifest are "
+        "written there."),
     "format": Param("parquet", enum=["parquet", "csv", "sql"], **FILES, title="Format of the rows",
         description="Parquet, CSV, or SQL that a server reads."),
     "beside": Param(default=False, type="boolean", **FILES, title="Other files may be in the folder",

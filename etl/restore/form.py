@@ -10,10 +10,10 @@ from etl.copy.form import names_of
 from etl.restore.errors import RestoreError
 from etl.restore.files_request import FilesRequest
 from etl.restore.request import SAME_SERVER_INTO, Request
-from etl.settings import read_target
+from etl.settings import Settings, read_target
 from upstream import tso
 
-__all__ = ["files_request_of", "request_of"]
+__all__ = ["check_allowed", "files_request_of", "request_of"]
 
 
 def request_of(said: Mapping[str, Any]) -> Request:
@@ -52,6 +52,27 @@ def files_request_of(said: Mapping[str, Any]) -> FilesRequest | None:
         said.get("format") or "parquet",
         bool(said.get("beside")),
     )
+
+
+def check_allowed(settings: Settings, said: Mapping[str, Any]) -> None:
+    """Raise RestoreError unless `[restore]` allows the place that Airflow's form names.
+
+    Without that list, the right to trigger the DAG would be the right to have any password that Airflow's tasks can
+    read sent to a server of one's choice, and any file of theirs written.
+    """
+    path, connection, folder = said.get("target"), said.get("connection"), said.get("folder")
+    wanted = [("targets", path)] if path else []
+    wanted += [("targets", f"connection:{connection}")] if connection else []
+    allowed = settings.restore
+    refused = [(key, place) for key, place in wanted if place not in allowed.targets]
+    if folder and not any(Path(folder).resolve().is_relative_to(Path(each).resolve()) for each in allowed.folders):
+        refused.append(("folders", folder))
+    if refused:
+        key, place = refused[0]
+        raise RestoreError(
+            f"the DAG may not restore to {place}: it isn't among [restore] {key}",
+            way_out=f"add it to [restore] {key} in the pipeline's settings, or use the command `sluice restore`",
+        )
 
 
 def _of_connection(name: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from etl.asof import Run
 from etl.restore.errors import RestoreError
 from etl.restore.files_jobs import FILES_KIND, ask_for_files, begun_files, run_files
 from etl.restore.files_plan import FilesPlan, plan_files
-from etl.restore.form import files_request_of, request_of
+from etl.restore.form import check_allowed, files_request_of, request_of
 from etl.restore.jobs import ask_for, begun, run_restore
 from etl.restore.plan import RestorePlan
 from etl.restore.planning import plan_restore
@@ -27,6 +27,7 @@ def begin(settings: Settings, said: Mapping[str, Any], run_id: str) -> dict[str,
     asked for so and isn't over: {"plan": text, "job": its id or None}. Raises RestoreError for what hinders it, and as
     `ask_for`.
     """
+    check_allowed(settings, said)
     by = f"airflow {run_id}"
     files = files_request_of(said)
     if files is not None:

@@ -225,6 +225,16 @@ class Verify:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Restore:
+    """Where the DAG `restore` may write beside the pipeline's own server. The command isn't limited."""
+
+    targets: list[str] = field(default_factory=list)
+    """Settings files, by path, and Airflow connections, as ``connection:ID``, that its form may name."""
+    folders: list[str] = field(default_factory=list)
+    """Folders in or below which it may write files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
     """What is expected of the data, and how often it is looked at."""
 
@@ -382,6 +392,7 @@ class Settings:
     # By name from here on: what comes to stand between two others takes neither's place.
     archive: Archive = field(default_factory=Archive, kw_only=True)
     verify: Verify = field(default_factory=Verify, kw_only=True)
+    restore: Restore = field(default_factory=Restore, kw_only=True)
     quality: Quality = field(default_factory=Quality, kw_only=True)
     spark: Spark = field(default_factory=Spark, kw_only=True)
     window: Window = field(default_factory=Window, kw_only=True)

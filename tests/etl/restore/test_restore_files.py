@@ -15,6 +15,7 @@ from etl.asof.finishing import Finish, Result
 from etl.asof.plan import Plan
 from etl.restore import FilesRequest, RestoreError, VerifyError, into_files, tasks
 from etl.settings import Downstream, Relay, Settings, Upstream
+from etl.settings.sections import Restore
 from tests.etl.relay_from_recording import RECORDINGS
 from tests.etl.restore.restoring import archive_of, restore_files
 
@@ -76,6 +77,7 @@ def test_airflows_task_plans_without_a_trace_and_makes_the_files_when_it_is_told
     shop: Settings, tmp_path: Path
 ) -> None:
     folder = tmp_path / "files"
+    shop = replace(shop, restore=Restore(folders=[str(tmp_path)]))
     said = {"until": str(MID), "tables": ["bank.cart"], "folder": str(folder), "format": "csv", "plan_only": True}
     planned = tasks.begin(shop, said, "a test")
     assert "table    bank.cart" in planned["plan"] and planned["job"] is None
@@ -91,6 +93,16 @@ def test_airflows_task_plans_without_a_trace_and_makes_the_files_when_it_is_told
         tasks.begin(shop, said | {"tables": ["bank.ledger"]}, "a test")
     with pytest.raises(RestoreError, match="no table had such a name"):
         tasks.begin(shop, said | {"tables": ["bank.no"], "folder": str(tmp_path / "other")}, "a test")
+
+
+@pytest.mark.parametrize(
+    "place", [{"folder": "/tmp/x/../allowed-not/f"}, {"target": "/etc/sluice/other.toml"}, {"connection": "spare"}]
+)
+def test_airflows_form_names_only_places_that_the_settings_allow(shop: Settings, place: dict[str, str]) -> None:
+    """Otherwise the right to trigger the DAG sends any password that tasks can read to a server of one's choice."""
+    allowing = replace(shop, restore=Restore(targets=["/etc/sluice/copies.toml"], folders=["/tmp/allowed"]))
+    with pytest.raises(RestoreError, match=r"isn't among \[restore\] (targets|folders)"):
+        tasks.begin(allowing, {"until": str(MID), "plan_only": True} | place, "a test")
 
 
 def test_a_folder_with_something_else_in_it_is_left_alone_unless_that_is_said(shop: Settings, tmp_path: Path) -> None:
