@@ -67,7 +67,7 @@ def grant_statements(user: str, schemas: Iterable[str], own: tuple[str, str], *,
     would reach the server's own tables of accounts.
     """
     checkpoint, recycle = own
-    rights = dict.fromkeys(sorted(schemas), ON_TABLES)
+    rights: dict[str, tuple[str, ...]] = dict.fromkeys(sorted(schemas), ON_TABLES)
     rights |= {checkpoint: (*_ON_CHECKPOINT, "CREATE"), recycle: ON_TABLES[:7]}
     lines = [f"GRANT {', '.join(names)} ON {_pattern(schema)}.* TO {user};" for schema, names in rights.items()]
     return [*lines, f"GRANT {PROCESS} ON *.* TO {user};"] if process else lines
