@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,8 +130,7 @@ class Stack:
         unknown = set(names) - set(PART_NAMES)
         if unknown:
             raise StackError(f"no part is called {', '.join(sorted(unknown))}; there are {', '.join(PART_NAMES)}")
-        os.umask(0o077)  # rows, and what guards them, lie in the state folder
-        with locked(self.home):
+        with _closed_to_others(), locked(self.home):
             _close(self.home)
             state = self.state()
             alive = {name for name, part in state.parts.items() if is_alive(part.process)}
@@ -377,6 +376,16 @@ _STOPPING = {
     "etcd": (2, 5.0),
     "mariadb": (2, 20.0),
 }
+
+
+@contextlib.contextmanager
+def _closed_to_others() -> Iterator[None]:
+    """Make what is begun here, and files of programs that are started, the owner's alone: rows lie in them."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _close(home: Path) -> None:
