@@ -82,7 +82,22 @@ def _as_they_are(values: pa.Array) -> Converted:
 
 
 def _cast(kind: pa.DataType) -> _Convert:
-    return lambda values: (values.cast(kind), None)
+    def convert(values: pa.Array) -> Converted:
+        try:
+            return values.cast(kind), None
+        except pa.ArrowInvalid:  # beyond the column's own type, too, as TiDB stores them in a mode that isn't strict
+            fits = [_is_within(number, kind) for number in values.to_pylist()]
+            return _split(values, np.array(fits, bool), lambda some: some.cast(kind))
+
+    return convert
+
+
+def _is_within(number: int | None, kind: pa.DataType) -> bool:
+    try:
+        pa.array([number], kind)
+    except (pa.ArrowInvalid, OverflowError):
+        return False
+    return True
 
 
 def _decimal(column: Column) -> tuple[pa.DataType, _Convert]:
@@ -148,10 +163,10 @@ def _is_text(data: bytes | None) -> bool:
 
 
 def _split(values: pa.Array, fits: np.ndarray, convert: Callable[[pa.Array], pa.Array]) -> Converted:
-    """`values` converted where they fit; the others exactly: text as it is, bytes in hexadecimal."""
+    """`values` converted where they fit; the others exactly: text as it is, numbers as text, bytes in hexadecimal."""
     good = pc.if_else(pa.array(fits), values, pa.scalar(None, values.type))
     exact = [
-        None if ok or value is None else value.hex() if isinstance(value, bytes) else value
+        None if ok or value is None else value.hex() if isinstance(value, bytes) else str(value)
         for ok, value in zip(fits.tolist(), values.to_pylist(), strict=True)
     ]
     return convert(good), pa.array(exact, pa.large_string())
