@@ -72,11 +72,12 @@ class DdlExecutor:
 
     def fingerprint(self, ddl: ScopedDdl) -> str:
         """Describes what the DDL affects as it is downstream now; differs after the statement has run, if it leaves a
-        trace. A database that routes need is made before: it is no trace of the statement.
+        trace. A database that routes need is made before: it is no trace of the statement. Raises as `execute`.
         """
-        for schema in ddl.needs_schemas:
-            self._session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}")
-        return fingerprint(self._session, ddl, swaps=ddl.type in _SWAPS)
+        with self._errors(ddl):
+            for schema in ddl.needs_schemas:
+                self._session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}")
+            return fingerprint(self._session, ddl, swaps=ddl.type in _SWAPS)
 
     def is_transactional(self, ddl: ScopedDdl) -> bool:
         """Whether `execute` runs nothing that commits: it may share a transaction with the checkpoint and needs no
