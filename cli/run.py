@@ -13,7 +13,7 @@ from embedded.repository import recording_folder
 from embedded.run import run
 from embedded.run_summary import RunSummary
 from embedded.stack import DEFAULT_RECORDING
-from embedded.viewer import Viewer
+from embedded.viewer import Quality, Viewer
 
 
 @click.command("run")
@@ -44,10 +44,29 @@ def command(ctx: click.Context, directory: Path | None, speed: str, *, bootstrap
             display.say,
             lambda label, copied, progress: display.show(label.name, total, progress, copied),
             display.show_copy,
+            _look_at_quality,
         )
         summary = run(stack_of(ctx), directory, viewer, speed=speed, bootstrap=bootstrap)
     _print(summary)
     return 1 if summary.differences else 0
+
+
+def _look_at_quality(config: Path) -> Quality:
+    """Propose suites for all tables downstream and for the replication, and look at them."""
+    from etl import load_settings
+    from expectations.proposing import propose_suites
+    from expectations.run import QualityWish, run_quality
+
+    settings, names = load_settings(config), []
+    propose_suites(settings, (), lambda suite, _path, _written: names.append(suite.name))
+    done = run_quality(settings, QualityWish(suites=tuple(names)))
+    expected = sum(suite.expectations for suite in done.suites)
+    met = expected - sum(suite.failed for suite in done.suites)
+    grave = [suite for suite in done.suites if suite.state not in ("passed", "warned")]
+    return Quality(
+        f"{len(done.suites)} suites, {met} of {expected} expectations met; report {done.index}",
+        tuple(f"{suite.suite}: {suite.said or suite.state}" for suite in grave),
+    )
 
 
 def _print(summary: RunSummary) -> None:
@@ -65,6 +84,7 @@ def _print(summary: RunSummary) -> None:
         "lag": _lag(summary),
         "compared": f"{len(summary.snapshots)} snapshots, {summary.tables} tables, {summary.rows_compared:,} rows",
         "differences": str(len(summary.differences)),
+        **({"quality": summary.quality} if summary.quality else {}),
         **({"accident": summary.accident} if summary.accident else {}),
         **({"found": summary.found, "restored": summary.restored} if summary.restored else {}),
         "time": f"{summary.total_s:.0f} s, {summary.start_s:.0f} s of them to start",

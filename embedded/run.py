@@ -133,6 +133,7 @@ class _Run:
             self.summary.measure(trace, self._control.all_commits(), holds)
             if self.summary.copied:
                 self._verify(labels[-1])
+                self._look_at_quality()
                 self._have_accident(labels[-1])
         finally:
             trace.stop()
@@ -215,6 +216,18 @@ class _Run:
             self.summary.differences.append(
                 f"{wrong.key} of {wrong.table} was changed; found: {told}, equal after the repair: {again.equal}"
             )
+
+    def _look_at_quality(self) -> None:
+        """Great Expectations looks at the replica, and what it reports can be opened."""
+        look = self._viewer.quality
+        if look is None:
+            return
+        found = copies.persistently(self._viewer, lambda: look(self._site.config))
+        self.summary.quality = found.text
+        self.summary.differences += [f"quality: {failure}" for failure in found.failures]
+        self._viewer.report(
+            f"`sluice quality init` proposes what the data should be, `sluice quality run`: {found.text}"
+        )
 
     def _have_accident(self, label: Label) -> None:
         """A table is emptied by mistake, the moment is found, and the table restored to right before it."""

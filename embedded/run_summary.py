@@ -35,6 +35,8 @@ class RunSummary:
     verified: str = ""
     """What was compared with TiDB at a checkpoint; `spoiled`: how one value that was changed downstream was found."""
     spoiled: str = ""
+    quality: str = ""
+    """What a quality report found, and where it is."""
     accident: str = ""
     """What went wrong upstream, `found` by what, and what was `restored`."""
     found: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedded.recording import Label
@@ -11,6 +12,14 @@ from embedded.view import Progress
 
 if TYPE_CHECKING:
     from etl.copy import Progress as CopyProgress
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """A quality report: `text` has its figures and place, `failures` each expectation that fails the run."""
+
+    text: str
+    failures: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +32,5 @@ class Viewer:
     report: Callable[[str], None]
     show: Callable[[Label, int, Progress], None]
     show_copy: Callable[[CopyProgress, str], None]
+    quality: Callable[[Path], Quality] | None = None
+    """Propose expectations of what is downstream and look whether they are met, by the pipeline's settings file."""

@@ -61,6 +61,10 @@ def test_run_copies_replicates_repairs_compares_restores_and_leaves_nothing_runn
     assert "snapshot b_mid: 4 tables, 10,321 rows compared, 0 differences" in output
     assert re.match(r"4 tables, 10,\d+ rows equal to TiDB", summary["verified"])
     assert re.match(r"1 row of \S+ \(\S+=\d+\), found in .* equal again", summary["spoiled"])
+    quality = re.fullmatch(r"(\d+) suites, (\d+) of (\d+) expectations met; report (\S+)", summary["quality"])
+    assert int(quality[1]) == 5, "four tables and the replication"
+    assert int(quality[2]) >= int(quality[3]) - 4, output
+    assert "bank.ledger" in Path(quality[4]).read_text()
     gone = re.search(r"all ([\d,]+) rows gone", summary["accident"])[1]
     assert number(gone) > 1_000
     assert re.fullmatch(rf"(\S+)_restored\.(\S+): {gone} rows, as .*; \1\.\2: 0 rows", summary["restored"])

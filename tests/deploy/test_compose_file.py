@@ -8,12 +8,17 @@ import importlib.util
 import json
 import re
 import subprocess
+from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
 
 from deploy.start import healthy
+from etl import load_settings
+from expectations.propose import propose_for_replication
+from expectations.suite import REPLICATION
+from expectations.suite_files import SuiteFolder, text_of
 from tests.deploy import docker_file
 from tests.deploy.compose_file import FILE, ROOT, defaults, document, filled, seconds, services
 
@@ -111,6 +116,21 @@ def test_the_secrets_are_those_that_are_made_and_stay_on_a_second_time(tmp_path)
     assert len(set(values)) == len(values) and min(map(len, values)) >= 16
     assert before["postgres_password"] in before["airflow_database"]
     assert "deploy/secrets/" in (ROOT / ".gitignore").read_text().splitlines()
+
+
+def test_a_quality_report_is_made_by_itself_from_a_suite_that_is_where_the_settings_look(monkeypatch):
+    """The suite is about the replication itself: it fits whatever tables a TiDB has."""
+    monkeypatch.setenv("SLUICE_TIDB_PASSWORD", "x")
+    settings = load_settings(ROOT / "deploy" / "compose" / "sluice.toml")
+    assert settings.quality.every_ms > 0
+    folder = Path(settings.quality.suites)
+    assert [suite.name for suite in SuiteFolder(folder).suites()] == [REPLICATION]
+    assert (folder / "replication.toml").read_text() == text_of(propose_for_replication())
+    declared = document({})["configs"]["quality_replication"]["file"]
+    assert ROOT / declared == folder / "replication.toml"
+    for name in ("airflow-scheduler", "airflow-api"):
+        mounted = {one["source"]: Path(one["target"]) for one in SERVICES[name]["configs"]}
+        assert mounted["quality_replication"] == mounted["sluice_toml"].parent / "quality" / "replication.toml"
 
 
 def test_every_file_that_is_mounted_is_there_and_every_volume_is_used():
