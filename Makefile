@@ -35,7 +35,7 @@ spark-classes: setup ## make Spark start in half the time: an archive of its cla
 	@$(PYTHON) -m embedded.launch.class_archive
 
 test: lint spark-classes ## lint, types and the quick tests: what to run after a change, 10 minutes at most
-	@$(PYTHON) -m tests.flaky -m 'not slow'
+	@$(PYTHON) -m tests.flaky -m 'not slow' --hypothesis-profile quick
 
 test-all: lint spark-classes ## the slow tests, too: whole stacks, long sweeps of kills and random histories
 	@$(PYTHON) -m tests.flaky

@@ -20,6 +20,8 @@ pytest_plugins = (
 # How fast a machine draws and runs an example says nothing about the code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+# `make test` tries fewer examples where a test doesn't give a number of its own; `make test-all` tries them all.
+settings.register_profile("quick", settings.get_profile("any machine"), max_examples=20)
 
 
 def _reaches_the_disk(descriptor: int) -> None:

@@ -1,6 +1,7 @@
 """The rooms import each other only in the direction that docs/architecture.md gives, and by their doors."""
 
 import ast
+import functools
 import graphlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -247,8 +248,13 @@ def modules(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*.py") if "_pb" not in path.parts)
 
 
-def imported(path: Path) -> Iterator[str]:
+@functools.cache
+def imported(path: Path) -> tuple[str, ...]:
     """The dotted names that a module imports, also in functions and for type checking."""
+    return tuple(_imported(path))
+
+
+def _imported(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

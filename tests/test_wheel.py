@@ -171,6 +171,7 @@ def test_the_clone_the_wheel_and_the_project_file_say_the_same_version(installed
     assert installed.run("pump", "-V")[1].startswith(f"sluice pump {VERSION},")
 
 
+@pytest.mark.slow
 def test_every_module_of_the_wheel_can_be_imported_without_the_clone(installed, wheel):
     with zipfile.ZipFile(wheel) as file:
         modules = [
@@ -225,6 +226,7 @@ def test_airflow_is_told_where_the_dags_are_beside_a_folder_of_ones_own(installe
     assert sluice["kwargs"] == {"path": folder.strip()}
 
 
+@pytest.mark.slow
 def test_what_needs_a_recording_of_the_repository_says_so(installed):
     for words in (("bench", "apply"), ("bench", "land")):
         code, output = installed.run(*words)
@@ -270,6 +272,7 @@ def state_of(child, port, node):
     raise AssertionError(child.stdout.read())
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 @pytest.mark.timeout(1200)
 def test_both_tasks_run_from_the_wheel_in_airflow_and_what_they_apply_is_equal(installed, recording):

@@ -27,6 +27,7 @@ def measured(tmp_path_factory):
     return code, kept, home
 
 
+@pytest.mark.slow
 def test_every_figure_is_a_number_above_nothing_with_its_unit_and_its_range(measured):
     code, kept, _ = measured
     whole = json.loads(kept.read_text())

@@ -49,6 +49,7 @@ def number(text):
     return int(text.replace(",", ""))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_run_copies_replicates_repairs_compares_restores_and_leaves_nothing_running(tmp_path):
     recording = small_shop(tmp_path / "shop", {"a_loaded", "b_mid"})
@@ -71,6 +72,7 @@ def test_run_copies_replicates_repairs_compares_restores_and_leaves_nothing_runn
     assert marked(tmp_path / "home") == []
 
 
+@pytest.mark.slow
 def test_a_run_that_is_told_to_end_stops_everything_it_started(tmp_path):
     child = start(tmp_path / "home", "run")
     try:

@@ -20,7 +20,7 @@ PAGES = ("start-a-replica.md", "copy-tables-again.md", "restore-tables.md")
 PROCESSES = ("sluice up", "sluice bootstrap --from tidb://")
 """The lines that are typed into a process of their own: one that leaves processes behind, and a job."""
 SNAPSHOT = ROOT / "tests" / "recordings" / "bootstrap" / "snapshots" / "z_end"
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 class Shown(NamedTuple):

@@ -25,7 +25,7 @@ from tests.deploy.as_processes import DEADLINE_S, Machine
 from tests.deploy.compose_file import ROOT
 from tests.deploy.own_network import own_network
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.slow]
 
 RECORDING = "types"
 FOLDER = ROOT / "tests" / "recordings" / RECORDING

@@ -62,6 +62,7 @@ def rows(database: Path) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_what_was_migrated_and_holds_nothing_of_a_stack(kept: Kept) -> None:
     first = kept.home / "airflow"
     assert content(kept.database) == content(first / "airflow.db") == content(first / "empty.db")

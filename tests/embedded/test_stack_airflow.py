@@ -140,6 +140,7 @@ def test_halting_the_pipeline_ends_its_tasks_and_starting_it_runs_new_ones(stack
     wait_pipeline(stack, airflow)
 
 
+@pytest.mark.slow
 def test_tasks_come_back_after_the_scheduler_was_killed_and_started_again(stack, airflow):
     wait_pipeline(stack, airflow)
     before = tasks(stack)
@@ -165,6 +166,7 @@ def eventually(look, what, seconds=120):
         time.sleep(0.5)
 
 
+@pytest.mark.slow
 def test_a_terminal_error_fails_the_tasks_once_pauses_the_dag_and_says_the_way_out(stack, airflow):
     damaged = stack.home / "relay" / window_path(470614793860415502)
     damaged.parent.mkdir(parents=True)
@@ -204,6 +206,7 @@ def test_a_terminal_error_fails_the_tasks_once_pauses_the_dag_and_says_the_way_o
         call(f"/dagRuns/{urllib.parse.quote(each['dag_run_id'], safe='')}", state="success")
 
 
+@pytest.mark.slow
 def test_a_bootstrap_is_asked_for_by_rest_and_what_hinders_it_ends_it_at_once_with_the_way_out(stack, airflow):
     (stack.home.parent / "dags" / "bootstrap.py").write_text((DAGS / "bootstrap.py").read_text())
     eventually(lambda: "'bootstrap'" in str(airflow._call("GET", "/dags")), "Airflow has not read the DAG")

@@ -348,6 +348,7 @@ def bank(folder: SuiteFolder, tmp_path: Path, spark_remote: str) -> Settings:
     return load_settings(path)
 
 
+@pytest.mark.slow
 def test_the_lake_is_looked_at_as_of_a_moment_by_spark(bank):
     last = RelayLog.open(bank.relay.url).last()
     folder = SuiteFolder(Path(bank.quality.suites))

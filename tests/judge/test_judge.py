@@ -19,7 +19,7 @@ from tests.judge.verdict import judge
 _FEATURES = st.sets(st.sampled_from(FEATURES), min_size=1, max_size=6)
 
 
-@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+@pytest.mark.parametrize("mode", [pytest.param("atomic", marks=pytest.mark.slow), "parallel"])
 @settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(rng=st.randoms(use_true_random=False), features=_FEATURES, steps=st.integers(5, 25), seed=st.integers(0, 2**32))
 def test_an_invented_history_ends_downstream_as_in_the_model(
@@ -49,6 +49,7 @@ def test_a_history_ends_so_however_often_the_process_is_killed_and_whichever_mod
     assert verdict.good, verdict
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 def test_a_history_goes_on_from_where_a_killed_drainer_broke_off(
     tmp_path: Path,

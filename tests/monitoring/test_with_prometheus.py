@@ -21,6 +21,8 @@ from etl.settings.pipelines import NamedPipeline, Pipelines
 from relay import Failure, RelayLog
 from relay.measures import LAND, Measures, Recorder
 
+pytestmark = pytest.mark.slow
+
 RULES = Path(__file__).resolve().parents[2] / "monitoring" / "rules.yml"
 DEADLINE_S = 180.0
 

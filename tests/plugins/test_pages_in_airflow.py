@@ -19,7 +19,7 @@ from relay.jobs import CANCELLING, PAUSING, RUNNING, Jobs, Touches
 from tests.plugins.pages_server import PREFIX
 from tests.plugins.pipeline_with_traps import MANY, TRAP
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow]
 
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
 PAGES = ("overview", "tables", "transactions", "jobs", "quality", "time")

@@ -64,6 +64,7 @@ def _process_of(site: Site) -> subprocess.Popen[bytes]:
 # -- etcd and PD
 
 
+@pytest.mark.slow
 def test_while_etcd_hangs_the_pump_serves_and_then_its_entry_is_fresh_again(site: Site) -> None:
     pump = site.pump("one", *_FAST)
     client = Client(pump.address)
@@ -84,6 +85,7 @@ def test_while_etcd_hangs_the_pump_serves_and_then_its_entry_is_fresh_again(site
     client.close()
 
 
+@pytest.mark.slow
 def test_a_pump_does_not_start_while_etcd_is_away_and_says_so(site: Site) -> None:
     site.etcd.stop()
     pump = site.pump("one", start=False)
@@ -126,6 +128,7 @@ def cluster(site: Site) -> Iterator[_Frozen]:
     frozen.close()
 
 
+@pytest.mark.slow
 def test_while_pd_hangs_writes_and_readers_go_on_without_fakes(site: Site, cluster: _Frozen) -> None:
     pump = PumpProcess(cluster, site.folder / "one", *_FAST)  # type: ignore[arg-type]
     site.pumps.append(pump)
@@ -167,6 +170,7 @@ def tikv(site: Site, cluster: _Frozen) -> _Frozen:
     return cluster
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["hangs", "is killed"])
 def test_while_tikv_is_away_an_open_prewrite_waits_and_is_never_guessed(site: Site, tikv: _Frozen, way: str) -> None:
     pump = site.pump("one", *_FAST)
@@ -318,6 +322,7 @@ def test_on_a_full_disk_writes_are_refused_until_there_is_room(site: Site, disk:
     pump.kill()
 
 
+@pytest.mark.slow
 def test_below_the_limit_of_free_space_only_what_moves_readers_is_taken(
     site: Site, disk: Callable[[int], Path]
 ) -> None:

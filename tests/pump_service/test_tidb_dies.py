@@ -112,6 +112,7 @@ def test_after_a_tidb_died_before_its_prewrite_the_next_transactions_are_served_
     assert stage.is_rolled_back("k", start_ts)
 
 
+@pytest.mark.slow
 def test_a_tidb_that_started_again_at_its_address_is_another_one(stage: Stage) -> None:
     start_ts = stage.begin("k")
     stage.tidb("kill")
@@ -131,6 +132,7 @@ def test_a_lock_of_a_dead_tidb_is_given_its_time_and_no_more(stage: Stage) -> No
     assert stage.is_rolled_back("k", start_ts)
 
 
+@pytest.mark.slow
 def test_a_tidb_that_only_lost_its_connection_is_not_rolled_back(stage: Stage) -> None:
     start_ts = stage.begin("k", ttl_s=30)
     stage.tidb("reconnect")
@@ -143,6 +145,7 @@ def test_a_tidb_that_only_lost_its_connection_is_not_rolled_back(stage: Stage) -
     assert stage.reader.pull_commits(commit_ts - 1, 1)[0].start_ts == start_ts
 
 
+@pytest.mark.slow
 def test_a_dead_tidb_beside_a_living_one_at_the_same_address_waits_in_doubt(stage: Stage) -> None:
     start_ts = stage.begin("k")
     stage.begin("other", "127.0.0.1:4001", ttl_s=6)  # so long it may come too late to keep its lease
@@ -183,6 +186,7 @@ def test_tikv_keeps_what_an_unfinished_transaction_needs_and_an_operator_may_dec
     assert httpx.put(f"{base}/{start_ts}/rollback", timeout=60).status_code == 404
 
 
+@pytest.mark.slow
 def test_the_time_a_prewrite_is_given_can_be_set(etcd: Etcd, tmp_path: Path) -> None:
     """In doubt, as for a client that etcd doesn't know, only time decides."""
     with _cluster(etcd) as site, PDClient(site.url, timeout_s=60) as pd, TiKVClient(pd) as tikv:

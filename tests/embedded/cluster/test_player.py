@@ -43,6 +43,7 @@ def check_complete(journal, recording, until_ts=None):
     assert set(wanted) == {event.payload for event in journal.events if event.kind == "acked"}
 
 
+@pytest.mark.slow
 def test_the_shop_is_replayed_as_tidb_would_write_it_with_timestamps_that_never_run_ahead(etcd_url):
     recording = Recording(RECORDINGS / "shop")
     until_ts = recording.label("b_mid").ts
@@ -137,6 +138,7 @@ def test_transactions_that_lost_their_end_are_decided_in_tikv_and_nowhere_else(e
     check_causality(journal, recording)
 
 
+@pytest.mark.slow
 def test_a_pump_that_dies_and_comes_back_loses_nothing(etcd_url):
     recording = Recording(RECORDINGS / "ddl")
     journal = Journal()
@@ -194,6 +196,7 @@ def test_at_a_given_speed_the_recorded_pace_is_kept(etcd_url):
     check_causality(journal, recording)
 
 
+@pytest.mark.slow
 def test_a_stopped_replay_rolls_back_what_is_open_and_time_goes_on(etcd_url):
     recording = Recording(RECORDINGS / "shop")
     journal = Journal()

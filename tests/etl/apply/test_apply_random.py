@@ -112,7 +112,7 @@ run_apply(config, until_ts=until, run_seconds=240, prepare=local_preparer(config
 """
 
 
-@MODES
+@pytest.mark.parametrize("mode", [pytest.param("atomic", marks=pytest.mark.slow), "parallel"])
 def test_a_process_killed_at_random_points_loses_and_repeats_nothing(
     mariadb: MariaDBServer, tmp_path: Path, mode: str
 ) -> None:
@@ -158,6 +158,7 @@ def checkpoint(connection: pymysql.connections.Connection) -> int:
         return json.loads(row[0])["commitTS"] if row else 0
 
 
+@pytest.mark.slow
 @MODES
 def test_a_downstream_killed_in_the_middle_is_waited_for(mariadb: MariaDBServer, tmp_path: Path, mode: str) -> None:
     history = History(5)

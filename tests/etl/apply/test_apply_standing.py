@@ -18,6 +18,7 @@ from tests.etl.stopped_work import by_steps, leave_nothing
 POINTS = [("receive 3", signal.SIGKILL), ("send 8", signal.SIGKILL), ("send 6", signal.SIGSTOP)]
 
 
+@pytest.mark.slow
 def test_wherever_the_worker_of_an_applier_dies_or_stands_still_all_is_applied_once(
     mariadb: MariaDBServer, spark_remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.snapshots import differences
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["shop", "ddl"])
 def test_applying_stops_exactly_at_each_snapshot_and_goes_on_to_the_next(
     mariadb: MariaDBServer, tmp_path: Path, name: str

@@ -10,6 +10,7 @@ import tempfile
 from typing import Any
 from unittest import mock
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +22,8 @@ from tests.etl.chunk_model import Cut, Told, cut, damage, found, make_ready
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.random_history import TABLES
+
+pytestmark = pytest.mark.slow
 
 
 @MODES

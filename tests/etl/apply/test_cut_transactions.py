@@ -88,6 +88,7 @@ def transactions(steps: list[Step]) -> list[set[str]]:
     return found[:-1]
 
 
+@pytest.mark.slow
 def test_a_downstream_transaction_has_few_of_very_many_tables(story: Story) -> None:
     summary, steps = applied(story)
     sizes = [len(tables) for tables in transactions(steps)]
@@ -97,12 +98,14 @@ def test_a_downstream_transaction_has_few_of_very_many_tables(story: Story) -> N
     check_rows(story)
 
 
+@pytest.mark.slow
 def test_sessions_side_by_side_have_small_transactions_anyway(story: Story) -> None:
     _, steps = applied(story, "parallel")
     assert sum(step.kind == "commit" for step in steps) == 1
     check_rows(story)
 
 
+@pytest.mark.slow
 def test_a_process_killed_between_two_of_them_goes_on_at_the_last_one(story: Story, mariadb: MariaDBServer) -> None:
     code = (
         "import itertools, os, signal, sys\n"
@@ -167,6 +170,7 @@ def test_a_decision_that_was_used_before_something_came_in_between_is_noted(
     assert story.rows(TABLES[299].name) == [(300, 2)]
 
 
+@pytest.mark.slow
 def test_a_decision_that_came_too_late_for_its_transaction_is_taken_back(
     story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:

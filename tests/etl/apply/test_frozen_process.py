@@ -27,7 +27,8 @@ def spread(items: list[int], count: int) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("first", "second"), [("atomic", "parallel"), ("parallel", "parallel"), ("parallel", "atomic")]
+    ("first", "second"),
+    [pytest.param("atomic", "parallel", marks=pytest.mark.slow), ("parallel", "parallel"), ("parallel", "atomic")],
 )
 def test_wherever_a_process_is_stopped_another_takes_over_at_once_and_the_first_changes_nothing(
     mariadb: MariaDBServer, tmp_path: Path, freezer: Freezer, first: str, second: str
@@ -41,6 +42,7 @@ def test_wherever_a_process_is_stopped_another_takes_over_at_once_and_the_first_
     assert [outcome for outcome in outcomes if outcome.wrong or outcome.blocked] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [("atomic", "atomic"), ("parallel", "atomic"), ("parallel", "parallel")])
 def test_a_process_that_is_stopped_while_it_goes_on_from_a_crash_changes_nothing_when_it_wakes(
     mariadb: MariaDBServer, tmp_path: Path, freezer: Freezer, first: str, second: str

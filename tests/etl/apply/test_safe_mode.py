@@ -297,6 +297,7 @@ def test_rows_without_a_key_that_a_drainer_removed_all_are_no_reason_to_stop(
     assert story.rows("note") == [(2, 2)]
 
 
+@pytest.mark.slow
 def test_every_kind_of_ddl_done_twice_with_the_changes_before_it(mariadb: MariaDBServer, tmp_path: Path) -> None:
     folder = RECORDINGS / "ddl"
     url = f"file://{tmp_path}/relay"

@@ -68,6 +68,7 @@ def tell(story: Story) -> list[int]:
     return marks
 
 
+@pytest.mark.slow
 def test_it_goes_on_from_wherever_the_drainer_broke_off(mariadb: MariaDBServer, tmp_path: Path) -> None:
     story = Story(mariadb, tmp_path)
     story.create(OTHER, "CREATE TABLE `other` (`id` int primary key, `v` int)")

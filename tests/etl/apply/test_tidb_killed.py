@@ -72,6 +72,7 @@ def tidb(mariadb: MariaDBServer) -> Iterator[TiDBStandIn]:
     stand_in.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 def test_nothing_is_lost_or_doubled_wherever_the_process_is_killed(
     mariadb: MariaDBServer, tidb: TiDBStandIn, tmp_path: Path, mode: str

@@ -30,6 +30,7 @@ def shop() -> Iterator[Workshop]:
         yield shop
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", [archive, compact_all])
 def test_wherever_one_stands_still_while_another_does_all_nothing_is_lost_or_doubled(
     landed: RelayLog, shop: Workshop, tmp_path: Path, work: Callable[[str], None]

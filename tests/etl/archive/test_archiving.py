@@ -42,6 +42,7 @@ def archiver(settings, **wishes) -> Archiver:
     return Archiver(settings, **{"jobs": LocalJobs(settings)} | wishes)
 
 
+@pytest.mark.slow
 def test_a_recording_that_is_archived_while_it_lands_is_in_the_archive_change_by_change_once(shop, tmp_path):
     settings = settings_of(tmp_path.as_uri())
     growing, chance = Growing(shop, settings.relay.url), random.Random(5)
@@ -318,6 +319,7 @@ def test_a_damaged_a_missing_and_a_forgotten_file_are_found_and_named(shop, tmp_
     assert (later.volumes, later.problems) == (len(volumes) - 2, [])
 
 
+@pytest.mark.slow
 def test_compacting_many_volumes_leaves_the_same_changes_in_few_and_readers_have_time(shop, tmp_path):
     settings = settings_of(tmp_path.as_uri())
     growing = Growing(shop, settings.relay.url)

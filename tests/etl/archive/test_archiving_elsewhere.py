@@ -27,6 +27,7 @@ def source(tmp_path_factory) -> RelayLog:
     return land(RECORDINGS / "ddl", tmp_path_factory.mktemp("ddl").as_uri(), 100)
 
 
+@pytest.mark.slow
 def test_spark_s_workers_make_volumes_side_by_side_and_read_them(source, tmp_path, spark_remote):
     settings = settings_of(tmp_path.as_uri(), **{"worker-count": 2})
     settings = replace(settings, spark=Spark(spark_remote))
@@ -41,6 +42,7 @@ def test_spark_s_workers_make_volumes_side_by_side_and_read_them(source, tmp_pat
     assert check(settings).problems == []
 
 
+@pytest.mark.slow
 def test_a_pass_s_job_on_spark_goes_on_while_somebody_who_needs_a_moment_archives(source, tmp_path, spark_remote):
     settings = replace(settings_of((tmp_path / "relay").as_uri()), spark=Spark(spark_remote))
     landed = Growing(source, settings.relay.url).land(4)

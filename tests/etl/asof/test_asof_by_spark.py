@@ -52,6 +52,7 @@ def _moment(settings: Settings, label: str) -> int:
     return min(int(labels(RECORDINGS / NAME)[label]["ts"]), last.hi)
 
 
+@pytest.mark.slow
 def test_spark_computes_what_one_process_does_and_goes_on_from_files_that_it_wrote(
     archived: Settings, by_spark: BySpark
 ) -> None:

@@ -50,6 +50,7 @@ def test_every_table_is_at_every_snapshot_what_it_was_upstream(
     assert [line for line in told if name != "oldcoll" or not line.startswith("oldc.p:")] == []
 
 
+@pytest.mark.slow
 def test_any_commit_timestamp_gives_the_rows_that_the_stand_in_has_then(relays: dict[str, RelayLog]) -> None:
     log = relays["shop"]
     versions = Versions(Recording(RECORDINGS / "shop"))

@@ -105,6 +105,7 @@ def test_missing_rows_come_and_others_stay_as_they_are(running: Pipeline) -> Non
     running.compared()
 
 
+@pytest.mark.slow
 def test_only_the_rows_asked_for_are_copied(running: Pipeline) -> None:
     name = f"{DATABASE}.load_1"
     running.downstream(f"UPDATE {name} SET pad = 'damaged' WHERE id IN (100, 200, 300)")
@@ -150,6 +151,7 @@ def test_rows_that_are_named_by_conditions_are_copied_and_no_others(running: Pip
     running.compared()
 
 
+@pytest.mark.slow
 def test_a_job_that_is_killed_goes_on_and_leaves_nothing_behind(running: Pipeline, tmp_path: Path) -> None:
     config = config_of(running, tmp_path)
     damage(running)
@@ -212,6 +214,7 @@ def test_orders_stop_a_job_between_two_chunks_and_a_job_in_the_way_is_named(runn
     running.compared()
 
 
+@pytest.mark.slow
 def test_a_job_cancelled_while_nothing_applies_leaves_no_appointment_and_no_note(running: Pipeline) -> None:
     relay = RelayLog.open(running.settings.relay.url)
     job = asked(running, f"{DATABASE}.txn")
@@ -240,6 +243,7 @@ def test_a_plan_tells_what_is_done_and_what_hinders_it(running: Pipeline) -> Non
     assert any("Unknown column 'nonsense'" in problem for problem in wrong.problems)
 
 
+@pytest.mark.slow
 def test_a_table_that_is_not_there_is_made_and_filled_while_its_rows_change(running: Pipeline) -> None:
     running.control.stop()
     running.caught_up()

@@ -48,6 +48,7 @@ def check(running: Pipeline, **targets: str) -> None:
             assert select(f"SELECT * FROM {target} ORDER BY id") == wanted, name
 
 
+@pytest.mark.slow
 def test_a_routed_table_is_made_whole_under_its_name_downstream_and_only_it(running: Pipeline) -> None:
     for target, column in (("other.flat", "pad"), (KEPT, "note")):
         running.downstream(f"DELETE FROM {target} WHERE id < 300 AND id % 7 = 0")
@@ -72,6 +73,7 @@ def test_all_tables_but_those_that_filters_leave_out_are_made_whole(running: Pip
     assert LEFT_OUT in problem and "ignore-table" in problem
 
 
+@pytest.mark.slow
 def test_a_column_that_is_added_in_the_middle_of_a_job_is_in_every_chunk_read_afterwards(running: Pipeline) -> None:
     running.downstream("UPDATE other.flat SET pad = 'damaged' WHERE id < 300 AND id % 11 = 0")
     seen: list[tuple[str, ...]] = []

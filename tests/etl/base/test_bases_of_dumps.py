@@ -57,6 +57,7 @@ def killed(settings: Settings, name: str, at: int) -> None:
     assert ended.returncode == -signal.SIGKILL, ended.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("folder", "label"), [("dump-sql", "dump_sql"), ("dump-csv", "dump_csv")])
 def test_a_base_of_a_dump_holds_every_table_as_at_its_position(settings: Settings, folder: str, label: str) -> None:
     summary, base = made(settings, BaseWish(str(RECORDING / folder)))
@@ -122,6 +123,7 @@ def test_a_job_that_is_killed_goes_on_with_what_is_left(
     assert files_of(settings, base.id) == {file.path for table in base.tables for file in table.files} | {base.path}
 
 
+@pytest.mark.slow
 def test_wherever_one_process_stands_still_another_makes_the_base_and_it_is_made_once(
     settings: Settings, pd_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

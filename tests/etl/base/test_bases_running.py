@@ -50,6 +50,7 @@ def as_upstream(running: Pipeline, base: Base) -> None:
         assert found == Counter(as_bytes), table.full_name
 
 
+@pytest.mark.slow
 def test_the_downstream_is_read_at_its_checkpoint_while_it_changes(running: Pipeline) -> None:
     running.traffic(updates=0.5)
     summary, base = made(running.settings, BaseWish(AUTO))
@@ -81,6 +82,7 @@ def test_a_table_without_changes_is_referred_to_and_not_copied(running: Pipeline
     as_upstream(running, third)
 
 
+@pytest.mark.slow
 def test_an_older_base_is_rolled_forward_by_spark_without_a_database(running: Pipeline) -> None:
     _, older = made(running.settings, BaseWish(DOWNSTREAM))
     running.traffic(updates=0.5)
@@ -192,6 +194,7 @@ def test_the_command_plans_and_makes_a_base_and_says_what_it_is(running: Pipelin
     assert base("check", made.id).return_value == 0
 
 
+@pytest.mark.slow
 def test_tidb_is_read_by_spark(running: Pipeline) -> None:
     job = create_base(running.settings, BaseWish(TIDB, full=True), "test")
     summary = run_base(running.settings, job.id, Runner("test"))
@@ -220,7 +223,9 @@ def test_without_a_base_there_is_nothing_to_roll_forward(running: Pipeline) -> N
 @pytest.mark.parametrize(
     "commands",
     [
-        (("base", "make", "--from", "archive"), ("bootstrap", "--from", "base://")),
+        pytest.param(
+            (("base", "make", "--from", "archive"), ("bootstrap", "--from", "base://")), marks=pytest.mark.slow
+        ),
         (("bootstrap", "--from", "tidb://"),),
     ],
     ids=["from-the-archive", "from-tidb"],

@@ -19,6 +19,7 @@ from tests.etl.relay_from_recording import RECORDINGS
 CLUSTER = 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "label", "transactions"), [("types", "end", 7), ("edges", "d_values", 200)])
 def test_every_value_of_every_type_comes_back_as_it_is_upstream(
     mariadb: MariaDBServer, tmp_path: Path, name: str, label: str, transactions: int, monkeypatch: pytest.MonkeyPatch

@@ -118,6 +118,7 @@ def test_what_hinders_a_bootstrap_is_all_said_before_anything_is_written(
     assert databases(mariadb) == {"bank"}
 
 
+@pytest.mark.slow
 def test_a_pump_that_is_down_is_a_note_of_the_plan_and_is_waited_for_by_the_copy(
     sluice: Sluice, config: Path, upstream: Stack, mariadb: MariaDBServer
 ) -> None:
@@ -145,6 +146,7 @@ def test_a_pump_that_is_down_is_a_note_of_the_plan_and_is_waited_for_by_the_copy
     assert "can't be asked" in said.read_text() and "6 tables, 8,732 rows are downstream" in said.read_text()
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_named_and_the_same_command_goes_on_once_it_is_whole(
     sluice: Sluice, config: Path, mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
@@ -163,6 +165,7 @@ def test_a_damaged_file_is_named_and_the_same_command_goes_on_once_it_is_whole(
     assert [line for line in found if line.startswith("bank.")] == []
 
 
+@pytest.mark.slow
 def test_a_live_tidb_becomes_a_replica_without_a_dump(
     sluice: Sluice, config: Path, upstream: Stack, mariadb: MariaDBServer
 ) -> None:
@@ -174,6 +177,7 @@ def test_a_live_tidb_becomes_a_replica_without_a_dump(
     assert differences(RECORDING, "z_end", mariadb) == []
 
 
+@pytest.mark.slow
 def test_the_tasks_of_the_dag_share_a_copy_which_is_paused_and_goes_on_with_the_next_run(
     config: Path, mariadb: MariaDBServer, tmp_path: Path
 ) -> None:

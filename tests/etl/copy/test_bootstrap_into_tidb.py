@@ -48,6 +48,7 @@ def test_a_dump_of_every_type_arrives_in_a_tidb(mariadb: MariaDBServer, tidb: Ti
     assert not [statement for statement in tidb.seen.statements if statement.startswith("LOAD DATA")]
 
 
+@pytest.mark.slow
 def test_killed_between_statements_into_a_tidb_it_goes_on(
     mariadb: MariaDBServer, tidb: TiDBStandIn, tmp_path: Path, forks: Forks
 ) -> None:

@@ -74,6 +74,7 @@ def _ends(told: dict[str, object]) -> bool:
     return "steps" in told or "is done: its result" in str(told.get("failed"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SOURCES)
 def test_killed_between_any_two_steps_it_goes_on(
     kind: str, mariadb: MariaDBServer, tmp_path: Path, forks: Forks
@@ -91,6 +92,7 @@ def test_killed_between_any_two_steps_it_goes_on(
             small_story.check(mariadb, tidied="steps" in again)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SOURCES)
 def test_killed_again_and_again_while_it_goes_on(
     kind: str, mariadb: MariaDBServer, tmp_path: Path, forks: Forks

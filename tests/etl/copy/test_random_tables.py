@@ -227,6 +227,7 @@ def test_any_table_arrives_from_a_dump_as_it_is(mariadb: MariaDBServer, made: Ma
         copied(mariadb, Path(folder), made, DumplingFolder.open(url, options))
 
 
+@pytest.mark.slow
 @settings(max_examples=TABLES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(made=made_tables(), region_rows=st.integers(1, 5))
 def test_any_table_arrives_from_a_live_tidb_as_it_is(mariadb: MariaDBServer, made: Made, region_rows: int) -> None:

@@ -88,6 +88,7 @@ def expected(column: Column, value: Any) -> Any:
     return raw.decode() if column.kind in ("int", "year", "float") else raw
 
 
+@pytest.mark.slow
 def test_every_table_is_what_the_first_and_the_last_snapshot_hold(tidb: Port) -> None:
     cut = 0
     first, *_, last = tidb.recording.labels
@@ -108,6 +109,7 @@ def test_every_table_is_what_the_first_and_the_last_snapshot_hold(tidb: Port) ->
     assert cut >= 4
 
 
+@pytest.mark.slow
 def test_a_replica_begins_from_a_live_tidb(tidb: Port, mariadb: MariaDBServer, tmp_path: Path) -> None:
     label = tidb.recording.label("dump_csv")
     source = source_of(tidb, label.ts)

@@ -119,6 +119,7 @@ def test_a_run_goes_on_where_the_one_before_ended(settings, expected):
     check(settings, expected)
 
 
+@pytest.mark.slow
 def test_of_two_pipelines_on_one_relay_log_one_lands_and_the_other_once_that_one_is_paused(
     settings, expected, monkeypatch
 ):
@@ -198,6 +199,7 @@ POINTS = [
 ]
 
 
+@pytest.mark.slow
 def test_wherever_a_lander_stands_still_or_its_standing_worker_dies_all_is_landed_once(
     settings, expected, spark_server, tmp_path
 ):
@@ -211,6 +213,7 @@ def test_wherever_a_lander_stands_still_or_its_standing_worker_dies_all_is_lande
             assert (point, run_point(ground, tmp_path / str(number), point)) == (point, "")
 
 
+@pytest.mark.slow
 def test_a_pump_that_is_away_is_waited_for_and_named(settings, expected, upstream, caplog):
     caplog.set_level(logging.WARNING, "sluice.land")
     os.kill(upstream.state().parts["pump-2"].process.pid, signal.SIGKILL)
@@ -237,6 +240,7 @@ def test_a_pump_that_is_away_is_waited_for_and_named(settings, expected, upstrea
     check(settings, expected)
 
 
+@pytest.mark.slow
 def test_a_spark_server_killed_in_the_middle_is_waited_for(settings, expected, spark_server):
     killed = []
 
@@ -259,6 +263,7 @@ def test_a_paused_log_gets_no_windows_until_it_is_resumed(settings):
     assert run_land(settings, start_ts=0, run_seconds=240, stop=lambda: relay.last() is not None).windows == 1
 
 
+@pytest.mark.slow
 def test_the_newest_lander_takes_over_and_the_older_one_ends(settings, expected):
     taken = []
 
@@ -333,6 +338,7 @@ def test_a_relay_log_of_another_cluster_is_refused(settings):
         run_land(settings, run_seconds=240)
 
 
+@pytest.mark.slow
 def test_landing_is_an_online_drainer_in_the_registry_and_a_pump_answers_in_its_place(settings, expected, upstream):
     etcd = EtcdClient(settings.upstream.pd_urls, timeout_s=60)
     registry, node_id = Registry(etcd), Pipeline.of(settings).id

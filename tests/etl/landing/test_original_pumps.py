@@ -203,6 +203,7 @@ def test_a_prewrite_without_its_commit_holds_the_window_back_until_the_verdict(s
     ]
 
 
+@pytest.mark.slow
 def test_a_whole_recording_lands_from_original_pumps(site, expected, monkeypatch, spark_remote, tmp_path):
     site.plain(monkeypatch, "pump-1", "pump-2")
     rows, table, totals = expected

@@ -24,6 +24,7 @@ def sluice(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int,
     return int(ended.value.code or 0), said.out + said.err
 
 
+@pytest.mark.slow
 def test_a_range_of_time_goes_into_a_folder_with_one_command(
     spark_remote: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

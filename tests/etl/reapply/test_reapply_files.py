@@ -159,6 +159,7 @@ def test_kill_9_in_the_middle_leaves_no_gap_and_nothing_twice(
     assert messages_in(tmp_path / "again") == between(original, since, last.hi)
 
 
+@pytest.mark.slow
 def test_windows_stay_while_a_job_needs_them_and_go_when_it_is_over(tmp_path: Path, original: list[bytes]) -> None:
     relay = land(RECORDINGS / "shop", f"file://{tmp_path}/relay", 300, cluster_id=CLUSTER)
     first, last = relay.first(), relay.last()

@@ -58,6 +58,7 @@ def repair(running: Pipeline, request: Request, updates: float = 0) -> ReapplySu
     return run_reapply(settings, ask_for(settings, request, "test"), Runner("test"), prepare=newest)
 
 
+@pytest.mark.slow
 def test_what_was_touched_is_whole_again_while_it_changes(running: Pipeline) -> None:
     request = since_the_beginning(running, LOAD)
     running.downstream(f"DELETE FROM {LOAD} WHERE id % 7 = 0 AND id < 3000")
@@ -90,6 +91,7 @@ def test_rows_that_were_not_touched_in_the_range_stay_as_they_are(running: Pipel
     running.compared()
 
 
+@pytest.mark.slow
 def test_a_repair_that_was_paused_goes_on_without_doing_a_chunk_again(
     running: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +122,7 @@ def test_a_repair_that_was_paused_goes_on_without_doing_a_chunk_again(
     running.compared()
 
 
+@pytest.mark.slow
 def test_a_repair_that_is_given_up_leaves_nothing_behind(running: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     request = since_the_beginning(running, TXN)
 

@@ -71,6 +71,7 @@ def plain(value: object) -> object:
     return value.decode() if isinstance(value, bytes) else value
 
 
+@pytest.mark.slow
 def test_any_commit_is_in_and_the_same_one_is_out_right_before_it(
     mariadb: MariaDBServer, shop: str, versions: Versions
 ) -> None:

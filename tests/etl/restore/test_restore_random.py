@@ -54,6 +54,7 @@ def check(seed: int, server: MariaDBServer, folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_from_an_object_store_it_is_restored_the_same_with_a_base_and_as_files(
     mariadb: MariaDBServer, tmp_path: Path, s3_server: S3Server
 ) -> None:

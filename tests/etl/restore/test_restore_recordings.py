@@ -15,7 +15,9 @@ from tests.etl.restore.restoring import INTO, archive_of, restore, settings_of
 from tests.etl.snapshots import differences
 
 
-@pytest.mark.parametrize("recording", ["types", "ddl", "shop", "edges"])
+@pytest.mark.parametrize(
+    "recording", ["types", "ddl", *(pytest.param(name, marks=pytest.mark.slow) for name in ("shop", "edges"))]
+)
 def test_a_recording_restored_to_each_label_is_its_snapshot(
     mariadb: MariaDBServer, tmp_path: Path, recording: str
 ) -> None:

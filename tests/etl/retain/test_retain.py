@@ -91,6 +91,7 @@ def test_windows_stay_until_a_pipeline_has_applied_them(site):
     assert retain(site.settings("1h")).windows == 30 - site.windows() > 20
 
 
+@pytest.mark.slow
 def test_in_an_object_store_the_same_goes_as_in_a_folder_and_the_status_says_the_same(site, tmp_path, s3_server):
     stored = Site(tmp_path / "stored", s3_server.url("relay"))
     for each in (site, stored):

@@ -255,6 +255,7 @@ def run(root: Path, seed: int, steps: int = 60) -> World:
     return world
 
 
+@pytest.mark.slow
 def test_every_moment_of_the_promised_range_stays_restorable(tmp_path):
     """More seeds were tried; these three remove something, or they would show nothing."""
     assert sum(run(tmp_path / str(seed), seed).removed for seed in range(3)) >= 4

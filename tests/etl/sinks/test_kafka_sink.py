@@ -155,6 +155,7 @@ _SENDER = textwrap.dedent("""
 """).replace("ON_BATCH", ON_BATCH)  # noqa: E501
 
 
+@pytest.mark.slow
 def test_kill_9_at_any_time_leaves_no_gap_and_nothing_twice(shop: RelayLog, options: Kafka) -> None:
     last = shop.last()
     assert last is not None

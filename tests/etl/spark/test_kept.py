@@ -69,6 +69,7 @@ def ask(function: KeptFunction, text: str, *, is_small: bool = True) -> tuple[st
     return said, int(pid)
 
 
+@pytest.mark.slow
 def test_small_calls_go_on_while_spark_is_away(away: Away) -> None:
     away.function.connect(10)
     assert ask(away.function, "b") == ("b", os.getpid())
@@ -106,6 +107,7 @@ def test_nothing_asks_for_a_session_once_the_function_is_closed(away: Away) -> N
         ask(away.closed, "a")
 
 
+@pytest.mark.slow
 def test_calls_go_to_a_worker_again_once_spark_is_back(away: Away) -> None:
     away.server.start()
     deadline = time.monotonic() + 200
@@ -200,6 +202,7 @@ def mortal(spark_server: SparkServer) -> Iterator[SparkServer]:
         spark_server.start()
 
 
+@pytest.mark.slow
 def test_a_function_whose_worker_was_just_let_go_maps_small_calls_here_once_the_server_is_gone(
     mortal: SparkServer, tmp_path: Path
 ) -> None:

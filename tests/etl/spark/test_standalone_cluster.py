@@ -66,6 +66,7 @@ def where_workers_are(cluster: ClusterApart, marker: Path) -> set[tuple[str, str
         spark_session.close(spark)
 
 
+@pytest.mark.slow
 def test_workers_have_sluice_from_the_session_and_nothing_of_the_driver(
     standalone_cluster: ClusterApart, tmp_path: Path
 ) -> None:
@@ -86,6 +87,7 @@ def test_a_relay_log_in_a_folder_is_refused_unless_it_is_shared(
     spark_session.close(spark_session.connect(place._replace(server=replace(server, shared_files=True))))
 
 
+@pytest.mark.slow
 def test_what_pumps_hold_is_landed_in_the_store_and_applied(
     standalone_cluster: ClusterApart, standalone_store: S3Server, mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
@@ -113,6 +115,7 @@ def test_what_pumps_hold_is_landed_in_the_store_and_applied(
     assert differences(RECORDINGS / "ddl", "f_end", mariadb) == []
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_while_changes_are_applied_costs_nothing(
     standalone_cluster: ClusterApart, standalone_store: S3Server, mariadb: MariaDBServer
 ) -> None:
@@ -149,6 +152,7 @@ def master_back(master_away: None, standalone_cluster: ClusterApart) -> None:
     standalone_cluster.wait_for_executors(2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("master_away")
 def test_sessions_go_on_while_the_master_is_away(
     standalone_cluster: ClusterApart, standalone_store: S3Server, mariadb: MariaDBServer
@@ -161,6 +165,7 @@ def test_sessions_go_on_while_the_master_is_away(
     assert "master" not in standalone_cluster.pids
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("master_back")
 def test_a_master_that_was_restarted_gives_running_sessions_new_executors(
     standalone_cluster: ClusterApart, tmp_path: Path

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from etl.apply import run_apply
 from etl.formats.sql_text import quote_table
 from etl.settings import Relay, Settings, Upstream
@@ -17,6 +19,7 @@ _STOPS = 6
 """So many states on the way are compared; that each of them is was tried once, and takes 40 s."""
 
 
+@pytest.mark.slow
 def test_every_type_and_key_shape_is_taken_back(mariadb: MariaDBServer, tmp_path: Path) -> None:
     relay = land(RECORDINGS / "types", f"file://{tmp_path}/relay", 1)
     settings = Settings(Upstream("unused"), Relay(relay.url), mariadb.downstream)

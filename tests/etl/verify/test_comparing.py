@@ -131,6 +131,7 @@ def test_of_a_table_that_differs_everywhere_some_rows_are_looked_at_and_the_othe
         assert found.apart is not None and found.apart.come.num_rows >= 25 and found.apart.gone.num_rows == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=TABLES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(made=made_tables(), data=st.data())
 def test_any_table_is_equal_by_checksums_alone_and_any_one_change_is_found(

@@ -82,6 +82,7 @@ def known(running: Pipeline) -> int:
     return Verifications(RelayLog.open(running.settings.relay.url)).last()[NAME].differences
 
 
+@pytest.mark.slow
 def test_rows_that_nobody_changed_are_found_by_the_round_reported_once_and_known_until_they_are_right(
     running: Pipeline,
 ) -> None:

@@ -82,6 +82,7 @@ def tried(replica: Replica, seed: int, count: int) -> int:
         damager.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_every_corruption_is_found_and_nothing_else_and_the_printed_sql_makes_it_right(
     replica: Replica, seed: int

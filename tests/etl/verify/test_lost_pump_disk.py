@@ -22,6 +22,8 @@ from tests.etl.backfill.running import DATABASE, Pipeline, pipeline, typing
 from tests.etl.mariadb_fixture import MariaDBServer
 from upstream import EtcdClient, Registry
 
+pytestmark = pytest.mark.slow
+
 MARKED = f"{DATABASE}.txn"
 """Each transaction has a row here, with its number for a key."""
 

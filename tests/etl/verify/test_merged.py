@@ -65,6 +65,7 @@ def ran(server: MariaDBServer, statements: Sequence[str]) -> None:
             assert cursor.execute(statement)
 
 
+@pytest.mark.slow
 def test_merged_tables_are_compared_as_one_and_what_differs_is_found_whichever_it_is_of(
     mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

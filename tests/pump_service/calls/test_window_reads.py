@@ -162,6 +162,7 @@ def test_readers_for_whom_the_system_has_no_thread_take_no_place(served, monkeyp
     client.close()
 
 
+@pytest.mark.slow
 def test_readers_that_wait_for_their_turn_take_no_thread_each(served):
     clients = [served.stalled() for _ in range(window_service.MAX_READS)]
     request = pb.window.ReadRequest(cluster_id=CLUSTER, lo=served.lo, hi=served.hi).SerializeToString()

@@ -129,6 +129,7 @@ def test_a_pump_that_cannot_tell_a_drainer_doesn_t_start(site):
     assert site.entry(pump).state == "offline"
 
 
+@pytest.mark.slow
 def test_close_waits_for_every_drainer_and_then_leaves_for_good(site):
     drainer = _Drainer(site)
     gone = _Drainer(site, "drainer-2", "offline", serve=False)
@@ -225,6 +226,7 @@ def test_the_pump_serves_while_pd_is_away(site):
     stream.cancel()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silent", [False, True])
 def test_the_pump_leaves_in_time_while_etcd_and_pd_are_away(site, silent):
     pump = site.pump("one")
@@ -450,6 +452,7 @@ def _file(folder, text):
     return str(path)
 
 
+@pytest.mark.slow
 def test_a_pump_without_pd_gives_up_after_a_few_tries_and_says_so(site):
     site.pd.stop()
     pump = site.pump("one", start=False)

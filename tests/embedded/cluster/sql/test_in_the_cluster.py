@@ -29,6 +29,7 @@ def select(started, statement, ts=None):
         return cursor.fetchall()
 
 
+@pytest.mark.slow
 def test_reads_agree_with_what_was_played_and_with_pds_timestamps(started):
     wanted = {label.name: label for label in Recording(SHOP).labels}
     before = select(started, "SHOW MASTER STATUS")[0][1]
@@ -52,6 +53,7 @@ def test_reads_agree_with_what_was_played_and_with_pds_timestamps(started):
             select(started, "SELECT 1", late)
 
 
+@pytest.mark.slow
 def test_a_service_safe_point_holds_the_gc_until_it_is_given_back(started):
     started.post("/replay", until="a_loaded")
     started.wait_state("done")

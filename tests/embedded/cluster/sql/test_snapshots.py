@@ -10,7 +10,7 @@ import pytest
 
 from tests.embedded.sql_harness import TEXT, port, quoted
 
-NAMES = ["bootstrap", "edges", "shop", "types"]
+NAMES = ["bootstrap", "edges", pytest.param("shop", marks=pytest.mark.slow), "types"]
 
 
 @pytest.fixture(scope="module", params=NAMES)
