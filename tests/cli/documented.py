@@ -84,6 +84,7 @@ BY_A_TEST = {
 """What a command matches as a whole (the first counts): the module that runs it, or what it starts."""
 
 BY_ITS_FUNCTION = {
+    r"sluice backfill --table '`my\.db`\.orders' --plan": "tests/upstream/test_table_name.py",
     r"sluice restore --until .*--files .*": "tests/etl/restore/test_restore_files.py",
     r"sluice restore --until .*": "tests/etl/restore/test_restore.py",
     r"sluice verify .*--repair > .*": "tests/etl/verify/test_verify_running.py",
