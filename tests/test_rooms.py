@@ -33,6 +33,7 @@ ETL = {
     "first_use": set(),
     "steps": {"formats"},
     "server_errors": set(),
+    "sql_login": set(),
     "sql_tls": set(),
     "waiting": set(),
     "recorded_schema": set(),
@@ -40,7 +41,7 @@ ETL = {
     "rules": {"formats", "steps"},
     "shapes": {"formats", "steps"},
     "settings": {"rules", "sql_tls"},
-    "downstream": {"dialect", "formats", "server_errors", "settings"},
+    "downstream": {"dialect", "formats", "server_errors", "settings", "sql_login"},
     "spark": {"settings", "waiting"},
     "explode": {"spark"},
     "prepare": {"recorded_schema", "rules", "shapes", "spark", "steps"},
@@ -56,7 +57,7 @@ ETL = {
     "archive": {"lake", "settings", "spark", "waiting"},
     "copy": {
         "ddl", "downstream", "formats", "landing", "ownership", "rules", "server_errors", "settings", "spark",
-        "sql_tls", "steps", "waiting",
+        "sql_login", "sql_tls", "steps", "waiting",
     },
     "backfill": {
         "copy", "ddl", "downstream", "formats", "landing", "ownership", "rules", "settings", "shapes", "spark",

@@ -16,6 +16,7 @@ from etl.copy.errors import CopyError
 from etl.formats.result_blocks import result_blocks
 from etl.formats.sql_text import fill
 from etl.formats.text_rows import Block
+from etl.sql_login import LoginConnection
 from etl.sql_tls import sql_tls
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class TidbSession:
     def __init__(self, address: TidbAddress) -> None:
         self.address = address
         with self._told("connect"):
-            self._connection = pymysql.connect(
+            self._connection = LoginConnection(
                 host=address.host, port=address.port, user=address.user, password=address.password(),
                 ssl=address.tls(), charset="utf8mb4", conv={}, use_unicode=False, autocommit=None,
                 connect_timeout=10, read_timeout=_READ_TIMEOUT_S,

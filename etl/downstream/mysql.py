@@ -34,6 +34,7 @@ from etl.formats.result_blocks import result_blocks
 from etl.formats.sql_text import fill
 from etl.formats.text_rows import Block
 from etl.settings import Downstream
+from etl.sql_login import LoginConnection
 
 _PACKET_BYTES = 1 << 20
 _ENGINE = (
@@ -124,7 +125,7 @@ class _Result(pymysql.connections.MySQLResult):
         this._read_ok_packet(packet)
 
 
-class _Connection(pymysql.connections.Connection):
+class _Connection(LoginConnection):
     offered: tuple[bytes, Any] = (b"", b"")
     """The one file that the server may ask for: its name and contents."""
 

@@ -1,0 +1,68 @@
+"""A server that asks for more than a server may: for the password in clear, for memory."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable
+
+import pymysql.err
+import pytest
+
+from etl.sql_login import LoginConnection
+
+_SECRET = "the-password-itself"
+_GREETING = (
+    b"\x0a8.0.36\0" + struct.pack("<I", 1) + b"a" * 8 + b"\0" + struct.pack("<H", 0xF7FF & ~0x0800) + b"\x2d"
+    + struct.pack("<HH", 2, 0x00BF) + b"\x15" + bytes(10) + b"b" * 12 + b"\0mysql_native_password\0"
+)  # fmt: skip
+
+
+def _packet(number: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3, "little") + bytes([number]) + payload
+
+
+def _logged_in_to(script: Callable[[socket.socket], None]) -> tuple[Exception, bytes]:
+    """The error of a login at a server that greets and then does as `script` has it; all that the client sent."""
+    received = bytearray()
+
+    def serve() -> None:
+        sock, _ = listening.accept()
+        with sock:
+            sock.settimeout(60)
+            sock.sendall(_packet(0, _GREETING))
+            received.extend(sock.recv(65536))
+            try:
+                script(sock)
+                while data := sock.recv(65536):
+                    received.extend(data)
+            except OSError:
+                pass
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        with pytest.raises(pymysql.err.MySQLError) as caught:
+            LoginConnection(host="127.0.0.1", port=listening.getsockname()[1], user="u", password=_SECRET,
+                            read_timeout=60)  # fmt: skip
+        thread.join(60)
+    return caught.value, bytes(received)
+
+
+@pytest.mark.parametrize("switch", [b"mysql_clear_password\0", b"dialog\0\x05Password: "])
+def test_the_password_is_not_sent_in_clear_on_request(switch: bytes) -> None:
+    error, received = _logged_in_to(lambda sock: sock.sendall(_packet(2, b"\xfe" + switch)))
+    assert "asks for the password in clear" in str(error)
+    assert _SECRET.encode() not in received
+
+
+def test_a_packet_without_an_end_is_refused_before_the_login() -> None:
+    def endless(sock: socket.socket) -> None:
+        number = 2
+        while True:
+            sock.sendall(_packet(number, bytes((1 << 24) - 1)))
+            number = (number + 1) % 256
+
+    error, _ = _logged_in_to(endless)
+    assert "before the login" in str(error)
