@@ -18,6 +18,8 @@ from relay.storage import Storage
 
 PIECE_BYTES = 4 << 20
 _SNAPPY_HEAD = b"\xff\x06\x00\x00sNaPpY"
+_SNAPPY_BYTES = 65536
+"""of a chunk's data, by the format"""
 _CUT = "the file is cut off: copy it again, or dump again"
 
 
@@ -125,25 +127,43 @@ def _gunzip(name: str, raw: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _unzstd(name: str, raw: Iterator[bytes]) -> Iterator[bytes]:
-    import zstandard
-
-    decompressor = zstandard.ZstdDecompressor().decompressobj()
-    done, begun = 0, False
-    for piece in raw:
-        data = piece
-        while data:
-            try:
-                out = decompressor.decompress(data)
-            except zstandard.ZstdError as error:
-                raise DumpError(name, done, f"it isn't Zstandard from here on: {error}") from error
-            begun = True
-            data = decompressor.unused_data
-            if decompressor.eof:  # a file may hold several frames
-                decompressor, begun = zstandard.ZstdDecompressor().decompressobj(), False
-            done += len(out)
-            yield out
-    if begun or not done:
+    stream = pa.CompressedInputStream(pa.PythonFile(_Pieces(raw), mode="r"), "zstd")
+    done = 0
+    while True:
+        try:
+            out = stream.read(PIECE_BYTES)
+        except DumpError:
+            raise
+        except (OSError, ValueError) as error:
+            if "Truncated" in str(error):
+                raise DumpError(name, done, _CUT) from error
+            raise DumpError(name, done, f"it isn't Zstandard from here on: {error}") from error
+        if not out:
+            break
+        done += len(out)
+        yield out
+    if not done:
         raise DumpError(name, done, _CUT)
+
+
+class _Pieces:
+    """A file to read from, for pyarrow."""
+
+    closed = False
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = memoryview(b"")
+
+    def read(self, size: int) -> bytes:
+        """Return at most `size` bytes, none at the end."""
+        if not self._rest:
+            self._rest = memoryview(next(self._pieces, b""))
+        found, self._rest = self._rest[:size], self._rest[size:]
+        return bytes(found)
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def _unsnappy(name: str, raw: Iterator[bytes]) -> Iterator[bytes]:
@@ -186,6 +206,8 @@ def _uncompressed(body: bytes) -> int:
         size |= (byte & 127) << shift
         shift += 7
         if byte < 128:
+            if size > _SNAPPY_BYTES:
+                raise ValueError(f"a chunk of {size} bytes, {_SNAPPY_BYTES} are allowed")
             return size
     raise ValueError("no length")
 

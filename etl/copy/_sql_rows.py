@@ -118,8 +118,12 @@ class SqlRows:
             stop = len(text) if found < 0 else found + len(_END)
             data = np.frombuffer(text, np.uint8, stop - at, at)
             marks = outside(data, _SPECIAL[self.escapes], _QUOTE, escapes=self.escapes)
-            if found >= 0 and (not len(marks) or marks[-1] != len(data) - 1):
-                search = found + 1  # it is inside of a string
+            behind = _statement_end(data, marks)
+            if behind is not None:
+                data, marks = data[:behind], marks[marks < behind]
+            elif found >= 0:
+                # All of them were inside of strings. The next look takes twice as much, or many would be quadratic.
+                search = at + 2 * len(data)
                 continue
             break
         kind = data[marks] if len(marks) else np.zeros(0, np.uint8)
@@ -175,6 +179,14 @@ class SqlRows:
         shown = text[at : at + _SHOWN].decode("utf-8", "backslashreplace")
         hint = "" if self.escapes else " (it is read as one of --escape-backslash=false)"
         return DumpError(self.file, self.offset + base + at, f"{what}{hint}: {shown!r}")
+
+
+def _statement_end(data: np.ndarray, marks: Ints) -> int | None:
+    """Return the position behind the first end of a statement that isn't inside of a string."""
+    newlines = marks[data[marks] == _NEWLINE]
+    newlines = newlines[newlines >= len(_END) - 1]
+    ends = newlines[(data[newlines - 1] == ord(";")) & (data[newlines - 2] == ord(")"))]
+    return int(ends[0]) + 1 if len(ends) else None
 
 
 _VALUE = {

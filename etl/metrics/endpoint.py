@@ -15,6 +15,8 @@ __all__ = ["Endpoint"]
 log = logging.getLogger("sluice")
 
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
+_MAX_CONNECTIONS = 16
+"""at a time, a thread each; more are closed at once"""
 _WAIT_S = 30.0
 """Who connects and asks nothing is let go."""
 
@@ -48,10 +50,30 @@ class Endpoint:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128
 
     def __init__(self, address: tuple[str, int], gatherer: Gatherer) -> None:
         self.gatherer = gatherer
+        self._slots = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         super().__init__(address, _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread of its own, if there are not too many."""
+        if not self._slots.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # the system gives no thread
+            self._slots.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """As `ThreadingHTTPServer` has it."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -195,13 +195,17 @@ class PumpReader:
     def _batches(self, call: Any, what: str) -> Iterator[pyarrow.RecordBatch]:
         import pyarrow
 
+        from upstream.window_schema import WINDOW_SCHEMA
+
         chunks = _Chunks(call, self.timeout_s)
         try:
             with pyarrow.ipc.open_stream(io.BufferedReader(chunks, _STREAM_BUFFER)) as reader:
-                names = reader.schema.names
-                if names != ["commit_ts", "start_ts", "payload"]:
-                    raise PumpReadError(f"pump {self.host} sent {what} with the columns {names}")
-                yield from reader
+                columns = [(field.name, field.type) for field in reader.schema]
+                if columns != [(field.name, field.type) for field in WINDOW_SCHEMA]:
+                    raise PumpReadError(f"pump {self.host} sent {what} with the columns {columns}")
+                for batch in reader:
+                    batch.validate(full=True)  # offsets that lead elsewhere are read by compiled code
+                    yield batch
             # Arrow takes a stream cut between two batches for a whole one.
             chunks.finish()
         except (grpc.RpcError, OSError, ValueError, pyarrow.ArrowException) as error:

@@ -92,7 +92,8 @@ def compressed(data: bytes, suffix: str) -> bytes:
             half = len(data) // 2
             return gzip.compress(data[:half]) + gzip.compress(data[half:])  # two members
         case ".zst":
-            return zstandard.compress(data)
+            half = len(data) // 2
+            return zstandard.compress(data[:half]) + zstandard.compress(data[half:])  # two frames
     out = b"\xff\x06\x00\x00sNaPpY"
     for at in range(0, len(data), 1000):
         part = data[at : at + 1000]

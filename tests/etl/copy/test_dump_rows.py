@@ -11,8 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from etl.copy import _sql_rows
+from etl.copy._dump_file import PIECE_BYTES, pieces
+from etl.copy._fields import outside
+from etl.copy._sql_rows import SqlRows
 from etl.copy.dumpling import CsvFormat, DumplingFolder, DumplingOptions
 from etl.copy.errors import CopyError, DumpError
+from relay.storage import open_storage
 from tests.etl.copy.dump_writer import Way, compressed, content, write
 from upstream.schema import Column, Table
 
@@ -130,6 +135,39 @@ def test_a_compressed_file_with_a_wrong_byte_stops(tmp_path: Path, suffix: str) 
     whole[len(whole) // 2] ^= 0xFF
     with pytest.raises(DumpError, match=rf"d.t.0.sql{suffix}"):
         read(write(tmp_path, {f"d.t.0.sql{suffix}": bytes(whole)}), made)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_a_file_that_expands_a_thousandfold_comes_in_pieces(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / f"bomb{suffix}").write_bytes(compressed(bytes(64 << 20), suffix))
+    sizes = [len(piece) for piece in pieces(open_storage(str(tmp_path)), f"bomb{suffix}")]
+    assert sum(sizes) == 64 << 20 and max(sizes) <= PIECE_BYTES
+
+
+def test_a_chunk_of_snappy_that_claims_gigabytes_stops(tmp_path: Path) -> None:
+    claim = b"\0\0\0\0" + b"\xff\xff\xff\xff\x7f" + b"x"
+    (tmp_path / "bomb.snappy").write_bytes(b"\xff\x06\0\0sNaPpY\0" + len(claim).to_bytes(3, "little") + claim)
+    with pytest.raises(DumpError, match="65536 are allowed"):
+        list(pieces(open_storage(str(tmp_path)), "bomb.snappy"))
+
+
+def test_a_string_full_of_what_ends_a_statement_is_not_looked_at_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = 0
+
+    def counted(data: Any, *args: Any, **more: Any) -> Any:
+        nonlocal looked
+        looked += len(data)
+        return outside(data, *args, **more)
+
+    monkeypatch.setattr(_sql_rows, "outside", counted)
+    text = INSERT + b"(1,'" + b");\n" * 5_000 + b"');\n" + INSERT + b"(2,'b');\n"
+    rows = SqlRows("f", ["a", "b"])
+    found = [fields for _, fields, _ in rows.feed(text)]
+    rows.finish()
+    assert [len(fields.start) for fields in found] == [1, 1]
+    assert looked < 8 * len(text)
 
 
 INSERT = b"INSERT INTO `t` VALUES\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -180,6 +182,16 @@ def endpoint(files_config: Path) -> Iterator[Endpoint]:
     served = Endpoint(gatherer(files_config), "127.0.0.1", 0)
     yield served
     served.close()
+
+
+def test_connections_that_ask_nothing_take_a_bounded_number_of_threads(endpoint: Endpoint) -> None:
+    before = threading.active_count()
+    silent = [socket.create_connection(endpoint.address, 60) for _ in range(50)]
+    closed = [sock for sock in silent[16:] if sock.recv(1) == b""]
+    assert len(closed) == 34
+    assert threading.active_count() <= before + 16
+    for sock in silent:
+        sock.close()
 
 
 def test_the_endpoint_serves_the_text_format_and_nothing_else(endpoint: Endpoint) -> None:

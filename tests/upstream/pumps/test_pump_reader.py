@@ -1,6 +1,7 @@
 """The reading side of a pump against a real gRPC server."""
 
 import io
+import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -96,6 +97,22 @@ def test_what_is_no_arrow_stream_is_an_error_that_names_the_pump(pump, reader):
             list(reader.read(0, 30))
 
 
+def test_offsets_that_lead_out_of_a_batch_are_an_error(pump, reader):
+    right, wrong = (struct.pack("<4q", 0, 10, at, 30) for at in (20, 1 << 40))
+    data = _stream([_batch(1, 3)])
+    assert data.count(right) == 1
+    pump.chunks = lambda request: iter([data.replace(right, wrong)])
+    with pytest.raises(PumpReadError, match=f"pump {pump.status.host}"):
+        list(reader.read(0, 30))
+
+
+def test_columns_of_other_types_are_an_error(pump, reader):
+    schema = SCHEMA.set(2, pa.field("payload", pa.large_string()))
+    pump.chunks = lambda request: iter([_stream([_batch(1, 3).cast(schema)], schema)])
+    with pytest.raises(PumpReadError, match="with the columns"):
+        list(reader.read(0, 30))
+
+
 def test_data_after_the_stream_is_an_error(pump, reader):
     pump.chunks = lambda request: iter([_stream([_batch(1, 3)]), b" " * (2 << 20)])
     with pytest.raises(PumpReadError, match="after the end"):
@@ -104,7 +121,7 @@ def test_data_after_the_stream_is_an_error(pump, reader):
 
 def test_other_columns_are_an_error(pump, reader):
     pump.chunks = lambda request: iter([_stream([], pa.schema([("a", pa.int64())]))])
-    with pytest.raises(PumpReadError, match=r"columns \['a'\]"):
+    with pytest.raises(PumpReadError, match=r"columns .*'a'"):
         list(reader.read(0, 30))
 
 

@@ -1,0 +1,26 @@
+"""An order that is none is refused with a status, whatever was sent in its place."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from fastapi import HTTPException
+from starlette.requests import Request
+
+from plugins.orders import HEADER, order_of
+
+
+@pytest.mark.parametrize("body", [b"[" * 60_000, b"{", b"[]", b"\xff"], ids=["brackets", "cut", "list", "no text"])
+def test_a_body_that_is_no_object_is_422(body: bytes) -> None:
+    headers = [(HEADER.encode(), b"1"), (b"content-type", b"application/json"), (b"authorization", b"Bearer x")]
+    scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": headers}
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    user: Any = None
+    with pytest.raises(HTTPException) as refused:
+        asyncio.run(order_of(Request(scope, receive), user))
+    assert refused.value.status_code == 422
