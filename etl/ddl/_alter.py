@@ -16,7 +16,6 @@ from etl.ddl._generate import (
     column_definition,
     foreign_key_definition,
     index_definition,
-    quote_text,
     table_options,
     too_many_indexes,
 )
@@ -26,7 +25,7 @@ from etl.downstream import MySQLSession
 from etl.formats.ddl_columns import pair_columns
 from etl.formats.ddl_forms import as_bytes, bound_columns, held_as, holds_bytes, kept_long
 from etl.formats.ddl_partitions import partition_change, partition_clause, plain_name, rows_of_partitions
-from etl.formats.sql_text import quote_name, quote_table
+from etl.formats.sql_text import quote_name, quote_table, quote_text
 from upstream.column_types import LONG
 from upstream.ddl_actions import Action
 from upstream.ddl_job import DdlJob

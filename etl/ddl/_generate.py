@@ -24,7 +24,7 @@ from etl.ddl._limits import (
 from etl.dialect import Dialect
 from etl.formats.ddl_partitions import partition_clause, plain_name
 from etl.formats.ddl_text import charset_name, collation_name, element_type
-from etl.formats.sql_text import quote_name, quote_table
+from etl.formats.sql_text import quote_name, quote_table, quote_text
 from upstream import column_types
 from upstream.schema import STATE_PUBLIC, Column, Index, Table
 
@@ -48,11 +48,6 @@ _LONG = {
 }
 _ACTION = {1: "RESTRICT", 2: "CASCADE", 3: "SET NULL", 4: "NO ACTION", 5: "SET DEFAULT"}
 _ALGORITHM = {0: "UNDEFINED", 1: "MERGE", 2: "TEMPTABLE"}
-
-
-def quote_text(text: str) -> str:
-    """`text` as a string literal for a session without backslash escapes."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def column_type(column: Column) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import Any
 
-from etl.formats.sql_text import quote_name
+from etl.formats.sql_text import quote_name, quote_text
 from upstream.partition_bounds import string_value
 from upstream.schema import Table
 
@@ -53,7 +53,7 @@ def _written(text: str) -> str:
     if value is None:
         return text
     try:
-        return "'" + value.decode().replace("'", "''") + "'"
+        return quote_text(value.decode())
     except UnicodeDecodeError:
         return f"x'{value.hex()}'"
 

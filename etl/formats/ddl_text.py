@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from etl.dialect import Dialect
-from etl.formats.sql_text import quote_name
+from etl.formats.sql_text import quote_name, quote_text
 from upstream import column_types
 from upstream.schema import Column, Table
 
@@ -45,7 +45,7 @@ def collation_name(collation: str, dialect: Dialect) -> str:
 
 def element_type(column: Column) -> str:
     """Return ``ENUM('a','b')`` or ``SET(...)``, for a session without backslash escapes."""
-    elements = ",".join("'" + element.replace("'", "''") + "'" for element in column.elems)
+    elements = ",".join(map(quote_text, column.elems))
     return f"{'ENUM' if column.tp == column_types.ENUM else 'SET'}({elements})"
 
 

@@ -36,6 +36,11 @@ def quote_name(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+def quote_text(text: str) -> str:
+    """Return a string literal for a session without backslash escapes."""
+    return "'" + text.replace("'", "''") + "'"
+
+
 def quote_table(table: Table) -> str:
     """The table's full name, quoted."""
     return f"{quote_name(table.schema_name)}.{quote_name(table.name)}"

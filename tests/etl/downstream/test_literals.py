@@ -144,8 +144,8 @@ def _pasted(tree: ast.AST) -> Iterator[ast.AST]:
 # What is pasted between quotes there: digits of numbers, our own constants and random names, rules of filters in
 # messages, keys as `sluice find --key` takes them, fields of LOAD DATA's text that are escaped already.
 ALLOWED = {
-    "sql_text.py": {"literal", "literal_column", "_quoted", "_text_literals", "_same_digest"},
-    "_generate.py": {"_default", "quote_text"},
+    "sql_text.py": {"quote_text", "literal", "literal_column", "_quoted", "_text_literals", "_same_digest"},
+    "_generate.py": {"_default"},
     "ddl_text.py": {"_normal_string"},
     "_session_setup.py": {"_literal"},
     "load_data.py": {"insert_statement"},
