@@ -249,9 +249,10 @@ class Pump:
 
     async def _bind(self, ingest: Ingest, windows: Windows | None) -> None:
         config = self.config
-        api = Api(self, self.metrics.registry)
+        hosts = [split_addr(each)[0] for each in (config.advertise_addr, config.addr)]
+        api = Api(self, self.metrics.registry, hosts)
         self._closers.callback(api.close)
-        self._front = Front(lambda: Http1(api.handle), config.security)
+        self._front = Front(lambda roles: Http1(api.handle, roles), config.security)
         self._router = Router(self._pulls, windows)
         limits = replace(LaneLimits(), message=config.max_message_size)
         self._lanes = LaneContext(self._loop, ingest, limits, self._router, descriptors.for_connections())

@@ -2,7 +2,21 @@
 
 from pump_service.config.flags import USAGE
 from pump_service.config.load import load
-from pump_service.config.settings import Config, ConfigError, Security
+from pump_service.config.settings import OPERATE, READ, ROLES, SCRAPE, WRITE, Config, ConfigError, Security
 from pump_service.config.values import parse_gc, parse_size, split_addr
 
-__all__ = ["USAGE", "Config", "ConfigError", "Security", "load", "parse_gc", "parse_size", "split_addr"]
+__all__ = [
+    "OPERATE",
+    "READ",
+    "ROLES",
+    "SCRAPE",
+    "USAGE",
+    "WRITE",
+    "Config",
+    "ConfigError",
+    "Security",
+    "load",
+    "parse_gc",
+    "parse_size",
+    "split_addr",
+]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pump_service.config.flags import FILE_KEYS, IGNORED, SECURITY_FLAGS
+from pump_service.config.flags import CN_FLAGS, FILE_KEYS, IGNORED, SECURITY_FLAGS
 from pump_service.config.settings import ConfigError
 from pump_service.config.values import names_of, storage_value, table_of, text_of, value_of
 from pump_service.store.options import MAX_QUEUED, IndexOptions, StoreOptions
@@ -54,7 +54,7 @@ def from_file(path: str, merged: dict[str, Any], security: dict[str, Any], warni
                     unknown.append(f"security.{name}")
                 else:
                     security[name.replace("-", "_")] = (
-                        names_of(item, inner) if name == "cert-allowed-cn" else text_of(item, inner)
+                        names_of(item, inner) if name in CN_FLAGS else text_of(item, inner)
                     )
         elif key == "storage":
             for name, item in table_of(value, where).items():

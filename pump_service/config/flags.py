@@ -29,7 +29,8 @@ FLAG_ONLY = {"max-message-size", "fake-binlog-interval"}
 FILE_KEYS = {key: name for key, name in FLAGS.items() if key not in FLAG_ONLY} | {
     "gen-binlog-interval": "gen_binlog_interval"
 }
-SECURITY_FLAGS = ("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")
+CN_FLAGS = ("cert-allowed-cn", "write-allowed-cn", "read-allowed-cn", "operate-allowed-cn", "scrape-allowed-cn")
+SECURITY_FLAGS = ("ssl-ca", "ssl-cert", "ssl-key", *CN_FLAGS)
 IGNORED = {
     "binlog-file-size": "segments of the value log are rotated at 500 MiB",
     "enable-binlog-slice": "binlogs are never sliced",
@@ -58,6 +59,7 @@ USAGE = """usage: pump [flags]
   -metrics-interval seconds      (default 15)
   -max-message-size bytes        largest WriteBinlog request (default 2147483647)
   -ssl-ca, -ssl-cert, -ssl-key path, -cert-allowed-cn names
+  -write-allowed-cn, -read-allowed-cn, -operate-allowed-cn, -scrape-allowed-cn names
   -config path                   pump.toml
   -V                             print the version
 """

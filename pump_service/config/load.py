@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from pump_service.config.file import from_file
-from pump_service.config.flags import FLAGS, IGNORED, SECURITY_FLAGS, parse_flags
+from pump_service.config.flags import CN_FLAGS, FLAGS, IGNORED, SECURITY_FLAGS, parse_flags
 from pump_service.config.settings import Config, ConfigError, Security
 from pump_service.config.values import names_of, split_addr, value_of
 from pump_service.store.options import StoreOptions
@@ -45,7 +45,7 @@ def load(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
             if key in IGNORED:
                 warnings.append(f"{where} has no effect: {IGNORED[key]}")
             elif key in SECURITY_FLAGS:
-                security[key.replace("-", "_")] = names_of(text, where) if key == "cert-allowed-cn" else text
+                security[key.replace("-", "_")] = names_of(text, where) if key in CN_FLAGS else text
             elif key != "config":
                 merged[FLAGS[key]] = value_of(FLAGS[key], text, where)
     config = Config(**merged, security=Security(**security), storage=storage)
@@ -72,9 +72,9 @@ def _completed(config: Config) -> Config:
         raise ConfigError(f"advertise-addr {advertise!r} is no address that others can connect to; set advertise-addr")
     if bool(config.security.ssl_cert) != bool(config.security.ssl_key):
         raise ConfigError("security: ssl-cert and ssl-key go together")
-    if not config.security.ssl_cert and (config.security.ssl_ca or config.security.cert_allowed_cn):
+    if not config.security.ssl_cert and (config.security.ssl_ca or config.security.names_clients):
         raise ConfigError("security: ssl-ca and cert-allowed-cn need ssl-cert and ssl-key, or the port is plain text")
-    if config.security.cert_allowed_cn and not config.security.ssl_ca:
+    if config.security.names_clients and not config.security.ssl_ca:
         raise ConfigError("security: cert-allowed-cn needs ssl-ca, or no client is asked for a certificate")
     if not config.pd_urls.strip():
         raise ConfigError("pd-urls: no address given")

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from errors import RequestError
 from pump_service.store.options import StoreOptions
 
 DAY_S = 86400.0
+WRITE, READ, OPERATE, SCRAPE = "write", "read", "operate", "scrape"
+ROLES = frozenset((WRITE, READ, OPERATE, SCRAPE))
+"""What a client may do: WriteBinlog; PullBinlogs and `sluice.Window`; changes by HTTP and debug pages; the other pages,
+which every role may read.
+"""
 
 
 class ConfigError(RequestError):
@@ -16,17 +22,43 @@ class ConfigError(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """`[security]`: paths of PEM files, and the common names a client certificate may have (empty: any)."""
+    """`[security]`: paths of PEM files, and the common names a client certificate may have (empty: any).
+
+    A role with names of its own is for those only, the others are for `cert_allowed_cn`.
+    """
 
     ssl_ca: str = ""
     ssl_cert: str = ""
     ssl_key: str = ""
     cert_allowed_cn: tuple[str, ...] = ()
+    write_allowed_cn: tuple[str, ...] = ()
+    read_allowed_cn: tuple[str, ...] = ()
+    operate_allowed_cn: tuple[str, ...] = ()
+    scrape_allowed_cn: tuple[str, ...] = ()
 
     @property
     def on(self) -> bool:
         """True if the port speaks TLS."""
         return bool(self.ssl_cert)
+
+    @property
+    def names_clients(self) -> bool:
+        """True if not every certificate of the CA may do everything."""
+        return bool(self.cert_allowed_cn or self._own_names())
+
+    def roles_of(self, names: Iterable[str]) -> frozenset[str]:
+        """Return what a client whose certificate has these common names may do."""
+        given = set(names)
+        own = self._own_names()
+        any_other = not self.cert_allowed_cn or not given.isdisjoint(self.cert_allowed_cn)
+        return frozenset(role for role in ROLES if (not given.isdisjoint(own[role]) if role in own else any_other))
+
+    def _own_names(self) -> dict[str, tuple[str, ...]]:
+        named = {
+            WRITE: self.write_allowed_cn, READ: self.read_allowed_cn,
+            OPERATE: self.operate_allowed_cn, SCRAPE: self.scrape_allowed_cn,
+        }  # fmt: skip
+        return {role: names for role, names in named.items() if names}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 from weakref import WeakSet
 
 from pump_service.config import Security
-from pump_service.front.tls import Contexts, allowed
+from pump_service.front.tls import Contexts, roles_of
 from pump_service.lane import Lane, LaneContext, Place
 from pump_service.lane.frames import PREFACE
 from pump_service.lane.places import ACCEPTED_BYTES, HTTP1_BYTES, TLS_BYTES
@@ -35,7 +35,7 @@ class Front:
 
     def __init__(
         self,
-        http1: Callable[[], asyncio.Protocol],
+        http1: Callable[[frozenset[str]], asyncio.Protocol],
         security: Security,
     ) -> None:
         self.security = security
@@ -169,9 +169,9 @@ class Front:
         """A protocol for a new HTTP/2 connection."""
         return Lane(self._context, place)
 
-    def http1(self) -> asyncio.Protocol:
-        """A protocol for a new HTTP/1 connection."""
-        return self._http1()
+    def http1(self, roles: frozenset[str]) -> asyncio.Protocol:
+        """A protocol for a new HTTP/1 connection of a client with these roles."""
+        return self._http1(roles)
 
 
 def _bind(family: int, address: str | tuple[Any, ...], backlog: int) -> socket.socket:
@@ -223,10 +223,12 @@ class _Sniffer(asyncio.Protocol):
         self._place.end = transport.abort
         # Who may open the Unix socket is the file system's to say.
         speaks_tls = transport.get_extra_info("ssl_object") is not None
-        if speaks_tls and not allowed(self._front.security, transport.get_extra_info("peercert")):
-            _log.warning("connection refused: its certificate's common name isn't in cert-allowed-cn")
-            transport.abort()
-            return
+        if speaks_tls:
+            self._place.roles = roles_of(self._front.security, transport.get_extra_info("peercert"))
+            if not self._place.roles:
+                _log.warning("connection refused: its certificate's common name isn't in cert-allowed-cn")
+                transport.abort()
+                return
         self._front.connections.add(transport)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family != socket.AF_UNIX:
@@ -251,7 +253,7 @@ class _Sniffer(asyncio.Protocol):
                 return  # both are possible
             protocol: asyncio.Protocol = self._front.lane(self._place)
         elif self._place.hold(self._place.size + HTTP1_BYTES):
-            protocol = self._front.http1()
+            protocol = self._front.http1(self._place.roles)
         else:
             self._transport.abort()
             return

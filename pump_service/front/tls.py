@@ -40,12 +40,10 @@ def client_tls(security: Security) -> TLS | None:
     return TLS.from_settings(security.ssl_ca, security.ssl_cert, security.ssl_key)
 
 
-def allowed(security: Security, certificate: dict[str, Any] | None) -> bool:
-    """Whether a client certificate (as `getpeercert` gives it) has one of the allowed common names."""
-    if not security.cert_allowed_cn:
-        return True
+def roles_of(security: Security, certificate: dict[str, Any] | None) -> frozenset[str]:
+    """Return what a client with this certificate (as `getpeercert` gives it) may do."""
     subject = (certificate or {}).get("subject", ())
-    return any(key == "commonName" and value in security.cert_allowed_cn for rdn in subject for key, value in rdn)
+    return security.roles_of(value for rdn in subject for key, value in rdn if key == "commonName")
 
 
 class _Reloader:

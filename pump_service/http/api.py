@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import math
+import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -15,6 +17,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
+from pump_service.config import OPERATE
 from pump_service.http import debug
 from pump_service.http.http1 import Request, Response
 from pump_service.metrics import exposition
@@ -65,8 +68,10 @@ class Api:
     meanwhile gets the same answer. Of the pages that take long, one is made at a time; of profiles there is one.
     """
 
-    def __init__(self, pump: PumpControl, registry: CollectorRegistry) -> None:
+    def __init__(self, pump: PumpControl, registry: CollectorRegistry, hosts: Collection[str] = ()) -> None:
+        """`hosts`: names by which the pump is reached, besides its addresses."""
         self.pump = pump
+        self._hosts = {host.lower() for host in (*hosts, "localhost", socket.gethostname())}
         self.registry = registry
         self._state = ThreadPoolExecutor(_STATE_THREADS, thread_name_prefix="pump-state")
         self._debug = ThreadPoolExecutor(1, thread_name_prefix="pump-debug")
@@ -84,6 +89,7 @@ class Api:
         """Route a request. Unknown pages are 404, wrong methods 405."""
         try:
             url = urlsplit(request.target)
+            urlsplit(f"//{request.host}"), urlsplit(request.origin)
         except ValueError as error:
             return Response(400, _TEXT, f"{error}\n".encode())
         path = url.path
@@ -110,12 +116,29 @@ class Api:
             return Response(404, _TEXT, b"404 page not found\n")
         if request.method != method and not (method == "GET" and request.method == "HEAD"):
             return Response(405, _TEXT, f"{path} takes {method}\n".encode())
+        if (method != "GET" or parts[0] == "debug") and (refusal := self._refusal(request)):
+            return Response(403, _TEXT, f"{refusal}\n".encode())
         if name == "debug/profile":
             return await self._profile(url.query)
         if name in _SHARED:
             return await self._together(name, page)
         pool = self._debug if parts[0] == "debug" else self._state
         return await asyncio.get_running_loop().run_in_executor(pool, page)
+
+    def _refusal(self, request: Request) -> str:
+        """Why the client may not operate the pump; empty if it may.
+
+        A web page in an operator's browser names itself as the origin, and one whose name was made to lead here names
+        that as the host.
+        """
+        if OPERATE not in request.roles:
+            return "the client's certificate isn't one of those that may operate (operate-allowed-cn)"
+        host = urlsplit(f"//{request.host}").hostname or ""
+        if "." in host and host not in self._hosts and not _is_address(host):  # no stranger has one without
+            return f"{host} is no name of this pump; use the one in advertise-addr, or its address"
+        if request.origin and urlsplit(request.origin).netloc.lower() != request.host.lower():
+            return f"pages of {request.origin} may not operate this pump"
+        return ""
 
     async def _together(self, name: str, page: Callable[[], Response]) -> Response:
         task = self._shared.get(name)
@@ -199,6 +222,14 @@ class Api:
             return _text(self.pump.describe_binlog(int(ts)))
         except Exception as error:  # the original answers 200 with the error's text, too
             return _text(f"{error.args[0] if error.args else error}\n")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _json(value: Any) -> Response:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import h11
 
+from pump_service.config import ROLES
+
 _log = logging.getLogger(__name__)
 
 _MAX_HEAD = 65536
@@ -19,11 +21,15 @@ _IDLE_S = 75.0
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A complete request; `target` is path and query as sent."""
+    """A complete request. `target` is path and query as sent, `host` and `origin` are headers, empty if not there."""
 
     method: str
     target: str
     body: bytes
+    host: str = ""
+    origin: str = ""
+    roles: frozenset[str] = ROLES
+    """what its client may do"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +47,9 @@ Handler = Callable[[Request], Awaitable[Response]]
 class Http1(asyncio.Protocol):
     """One connection, kept alive as HTTP/1.1 says; requests are answered one after the other."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, roles: frozenset[str] = ROLES) -> None:
         self._handler = handler
+        self._roles = roles
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)
         self._request: h11.Request | None = None
         self._body: list[bytes] = []
@@ -107,8 +114,14 @@ class Http1(asyncio.Protocol):
                     return
             elif isinstance(event, h11.EndOfMessage):
                 assert self._request is not None
+                headers = {name: value.decode("latin-1") for name, value in self._request.headers}
                 request = Request(
-                    self._request.method.decode("ascii"), self._request.target.decode("ascii"), b"".join(self._body)
+                    self._request.method.decode("ascii"),
+                    self._request.target.decode("ascii"),
+                    b"".join(self._body),
+                    headers.get(b"host", ""),
+                    headers.get(b"origin", ""),
+                    self._roles,
                 )
                 self._transport.pause_reading()  # what the client sends meanwhile stays with it
                 self._task = asyncio.get_running_loop().create_task(self._answer(request))

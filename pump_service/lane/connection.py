@@ -8,6 +8,7 @@ import time
 
 from pump_service import kernel
 from pump_service.cluster import Origin
+from pump_service.config import READ, WRITE
 from pump_service.ingest import Refused
 from pump_service.lane import frames as f
 from pump_service.lane.allowance import WAIT_S, Allowance
@@ -365,7 +366,7 @@ class Lane(asyncio.Protocol):
         except HpackError as error:
             self._decoded = error
             return False
-        if is_write(headers):
+        if is_write(headers) and WRITE in self._place.roles:
             self._write_headers, self._write_block = headers, block
             return True
         self._decoded = headers
@@ -407,7 +408,7 @@ class Lane(asyncio.Protocol):
         if headers is self._write_headers and not flags & f.END_STREAM:
             opened[stream] = None  # as `begin`; nearly every call is this one
             return
-        writes = is_write(headers)
+        writes = is_write(headers) and WRITE in self._place.roles
         if writes:
             self._write_headers, self._write_block = (
                 headers,
@@ -470,6 +471,11 @@ class Lane(asyncio.Protocol):
 
     def _bridge(self, stream: int, headers: Headers, body: bytes) -> None:
         self._allowance.left -= _TASK_FRAMES
+        role = WRITE if is_write(headers) else READ
+        if role not in self._place.roles:
+            text = f"the client's certificate isn't one of those that may {role} ({role}-allowed-cn)"
+            self._out.append(f.error_reply(stream, f.GRPC_PERMISSION_DENIED, text))
+            return
         refusal = self._bridged.begin(self, stream, headers, body)
         if refusal is not None:
             self._out.append(refusal)

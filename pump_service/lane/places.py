@@ -13,6 +13,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from pump_service.config import ROLES
+
 _log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 8192
@@ -47,7 +49,7 @@ def _never() -> bool:
 class Place:
     """What one connection takes. `end` ends it; `is_busy` is true while it waits for the pump."""
 
-    __slots__ = ("_places", "end", "group", "is_busy", "is_open", "size", "used")
+    __slots__ = ("_places", "end", "group", "is_busy", "is_open", "roles", "size", "used")
 
     def __init__(self, places: Places, group: str, size: int) -> None:
         self._places = places
@@ -56,6 +58,8 @@ class Place:
         self.used = time.monotonic()
         """when it was taken, or when the last of its calls was complete"""
         self.is_open = True
+        self.roles = ROLES
+        """what its client may do"""
         self.end: Callable[[], object] = _nothing
         self.is_busy: Callable[[], bool] = _never
 

@@ -23,7 +23,7 @@ class ServedLane:
         self.state = "online"
         ingest = Ingest(Terms(CLUSTER, lambda: self.state, time_limit()), self.store, Metrics(), no_origins())
         self.loop = asyncio.new_event_loop()
-        self.front = Front(lambda: pytest.fail("no HTTP/1 here"), Security())
+        self.front = Front(lambda _: pytest.fail("no HTTP/1 here"), Security())
         self.context = LaneContext(self.loop, ingest, limits, lambda *_: pytest.fail("no bridge"))
         self.front.use(self.context)
         self.thread = threading.Thread(target=self.loop.run_forever)

@@ -180,6 +180,10 @@ _SETTINGS = [
         "TiDB,drainer",
         ("TiDB", "drainer"),
     ),
+    *(
+        (f"security.{key}", key, f"security.{key.replace('-', '_')}", (), "a,b", ("a", "b"))
+        for key in ("write-allowed-cn", "read-allowed-cn", "operate-allowed-cn", "scrape-allowed-cn")
+    ),
     ("storage.sync-log", None, "storage.sync_log", True, False, False),
     ("storage.kv_chan_cap", None, "storage.kv_chan_cap", 131_072, 65536, 65536),
     ("storage.slow_write_threshold", None, "storage.slow_write_threshold", 1.0, 2.5, 2.5),
@@ -215,10 +219,13 @@ _BESIDE = {
     "security.ssl-ca": {"security.ssl-cert": "cert.pem", "security.ssl-key": "key.pem"},
     "security.ssl-cert": {"security.ssl-key": "key.pem"},
     "security.ssl-key": {"security.ssl-cert": "cert.pem"},
-    "security.cert-allowed-cn": {
-        "security.ssl-ca": "ca.pem",
-        "security.ssl-cert": "cert.pem",
-        "security.ssl-key": "key.pem",
+    **{
+        f"security.{role}-allowed-cn": {
+            "security.ssl-ca": "ca.pem",
+            "security.ssl-cert": "cert.pem",
+            "security.ssl-key": "key.pem",
+        }
+        for role in ("cert", "write", "read", "operate", "scrape")
     },
 }
 

@@ -70,7 +70,7 @@ def served(limits=None, http1=None, descriptors=1000):
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result(60)
 
     async def make():
-        front = Front(http1 or (lambda: pytest.fail("no HTTP/1 here")), Security())
+        front = Front(http1 or (lambda _: pytest.fail("no HTTP/1 here")), Security())
 
         async def call(lane, stream):  # a call that never ends
             await asyncio.Event().wait()
@@ -461,7 +461,7 @@ def test_what_comes_behind_a_request_stays_with_the_client_until_it_is_answered(
             await asyncio.sleep(0.01)
         return Response(200, "text/plain", b"done\n")
 
-    with served(http1=lambda: Http1(page)) as (address, _, _context):
+    with served(http1=lambda roles: Http1(page, roles)) as (address, _, _context):
         host, port = address.rsplit(":", 1)
         sock = socket.create_connection((host, int(port)), 60)
         sock.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -487,7 +487,7 @@ def test_answers_that_are_not_read_stop_the_next_ones():
         made.append(request.target)
         return Response(200, "text/plain", b"x" * (1 << 20))
 
-    with served(http1=lambda: Http1(page)) as (address, _, _context):
+    with served(http1=lambda roles: Http1(page, roles)) as (address, _, _context):
         host, port = address.rsplit(":", 1)
         sock = socket.create_connection((host, int(port)), 60)
         sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 200)
@@ -505,7 +505,7 @@ def test_a_connection_that_went_away_with_its_last_bytes_is_no_obstacle_when_all
     async def page(request):
         return Response(200, "text/plain", b"x" * (50 << 20))
 
-    with served(http1=lambda: Http1(page)) as (address, front, _):
+    with served(http1=lambda roles: Http1(page, roles)) as (address, front, _):
         host, port = address.rsplit(":", 1)
         sock = socket.create_connection((host, int(port)), 60)
         sock.sendall(b"GET /status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
@@ -523,7 +523,7 @@ def test_a_body_in_thousands_of_pieces_is_refused(piece):
     async def page(request):
         return Response(200, "text/plain", b"done\n")
 
-    with served(http1=lambda: Http1(page)) as (address, _, _context):
+    with served(http1=lambda roles: Http1(page, roles)) as (address, _, _context):
         host, port = address.rsplit(":", 1)
         sock = socket.create_connection((host, int(port)), 60)
         sock.sendall(b"PUT /state/x/pause HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + piece * 1000)

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from cryptography import x509
 
-from pump_service.config import Security
+from pump_service.config import ROLES, Security
 from pump_service.front import Front, server_context
 from pump_service.http import Http1, Response
 from pump_service.lane import LaneLimits
@@ -35,7 +35,7 @@ def served(authority, tmp_path):
         return Response(200, "text/plain", b"over TLS")
 
     served = ServedLane(tmp_path / "data", LaneLimits())
-    front = Front(lambda: Http1(page), security)
+    front = Front(lambda roles: Http1(page, roles), security)
     front.use(served.context)
     host, port = served.run(front.listen("127.0.0.1", 0, server_context(security)))
     served.run(front.serve())
@@ -147,3 +147,56 @@ def test_a_session_does_not_outlive_the_authority_that_its_client_was_checked_by
         with contextlib.suppress(OSError):  # or it is only closed
             answer, _ = ask(session)
         assert answer == b""
+
+
+def _rights_of(roles, name):
+    return Security(cert_allowed_cn=("TiDB",), **{f"{role}_allowed_cn": (cn,) for role, cn in roles.items()}).roles_of(
+        [name]
+    )
+
+
+def test_a_role_with_names_of_its_own_is_for_those_only():
+    assert _rights_of({}, "TiDB") == ROLES
+    assert _rights_of({}, "other") == frozenset()
+    assert _rights_of({"scrape": "prometheus", "operate": "admin"}, "TiDB") == {"write", "read"}
+    assert _rights_of({"scrape": "prometheus", "operate": "admin"}, "prometheus") == {"scrape"}
+    assert Security().roles_of([]) == ROLES
+
+
+@pytest.fixture
+def divided(authority, tmp_path):
+    """A front where each role has a name of its own, and a page that says what its client may do."""
+    cert, key = authority.issue("pump", "pump")
+    names = {f"{role}_allowed_cn": (role,) for role in ROLES}
+
+    async def page(asked):
+        return Response(200, "text/plain", " ".join(sorted(asked.roles)).encode())
+
+    served = ServedLane(tmp_path / "data", LaneLimits())
+    front = Front(lambda roles: Http1(page, roles), Security(str(authority.path), str(cert), str(key), **names))
+    front.use(served.context)
+    host, port = served.run(front.listen("127.0.0.1", 0, server_context(front.security)))
+    served.run(front.serve())
+    served.secure = f"{host}:{port}"
+    yield served
+    front.stop_accepting()
+    served.loop.call_soon_threadsafe(front.close_all)
+    served.close()
+
+
+def test_a_certificate_does_what_its_role_may_and_no_more(divided, authority):
+    for name in sorted(ROLES):
+        credentials, context = _client(authority, name)
+        assert httpx.get(f"https://{divided.secure}/status", verify=context).text == name
+        with grpc.secure_channel(divided.secure, credentials) as channel:
+            for path, role in (("/binlog.Pump/WriteBinlog", "write"), ("/binlog.Pump/PullBinlogs", "read")):
+                if name == "read" == role:
+                    continue  # there is nothing behind this lane that answers it
+                try:
+                    channel.unary_unary(path)(request(b""), timeout=60)
+                    refused = False
+                except grpc.RpcError as error:
+                    assert error.code() == grpc.StatusCode.PERMISSION_DENIED, error
+                    assert f"{role}-allowed-cn" in error.details()
+                    refused = True
+                assert refused == (name != role)

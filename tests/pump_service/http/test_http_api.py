@@ -163,6 +163,31 @@ def test_the_profile_shows_where_the_threads_are(http):
     assert (wrong.status_code, wrong.text) == (400, "seconds: 'soon' is no number above 0\n")
 
 
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        ({"Host": "evil.example"}, "evil.example is no name of this pump"),
+        ({"Origin": "http://evil.example"}, "pages of http://evil.example may not operate"),
+        ({"Origin": "null"}, "pages of null may not operate"),
+    ],
+)
+def test_a_web_page_can_not_operate_the_pump(http, headers, said):
+    for method, path in (
+        ("PUT", "/state/http/pause"),
+        ("PUT", "/verdict/5/rollback"),
+        ("POST", "/debug/gc/trigger"),
+        ("GET", "/debug/binlog/5"),
+    ):
+        answer = http.request(method, path, headers=headers)
+        assert (answer.status_code, said in answer.text) == (403, True)
+    assert http.get("/status", headers=headers).status_code == 200
+
+
+def test_the_pump_is_operated_by_its_addresses_and_names(http):
+    for host in ("localhost:8250", "127.0.0.1", "[::1]:8250", http.base_url.netloc.decode()):
+        assert http.put("/verdict/5/rollback", headers={"Host": host}).status_code == 404
+
+
 def test_a_target_that_is_none_is_answered_400_and_leaves_no_traceback(site):
     host, port = site.pumps[0].address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), 60) as sock:
