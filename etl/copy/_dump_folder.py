@@ -72,6 +72,11 @@ def list_folder(url: str, sizes: Mapping[str, int]) -> Listing:
             else:
                 found.schemas[made] = name
         elif match := _DATA.fullmatch(name):
+            if not size:
+                raise CopyError(
+                    f"{url}/{name} is empty, and Dumpling writes no file without rows",
+                    way_out="copy the file again from where Dumpling wrote it, or dump again",
+                )
             file = DataFile(name, size, int(match[3]), match[4])
             found.rows.setdefault((unquote(match[1]), unquote(match[2])), []).append(file)
         elif _LOOKS_LIKE_DATA.fullmatch(name):

@@ -11,6 +11,7 @@ from typing import Any
 
 from etl.copy.asked import Asked
 from etl.copy.copy_run import CopyRun, Ordered, Place, Progress
+from etl.copy.counted import compared_with_tidb, rows_by_table
 from etl.copy.loads import MakeLoads
 from etl.copy.plan import CopyPlan
 from etl.downstream import Checkpoint
@@ -103,12 +104,27 @@ class BootstrapRun(CopyRun):
         return replace(checkpoint, owner=owned.pipeline)
 
     def _finish(self) -> BootstrapSummary:
+        self._compare()
         self._complete()
         summary = self._summary(DONE)
         self._run.end(DONE, result=asdict(summary))
         self._copied.forget(self._session)
         self._session.commit()
         return summary
+
+    def _compare(self) -> None:
+        """Compare with TiDB before the checkpoint is written. Raises CopyError if the source isn't whole."""
+        if self._copied.has_ended(self._session):
+            return
+        there = self._copied.rows(self._session)
+        self._session.commit()
+        copied = rows_by_table(self.plan, there)
+        source, upstream = self._asked.source, self._settings.upstream
+        if why := compared_with_tidb(self.plan, source, upstream, copied, self._doing):
+            self.tables.warnings.append(
+                f"the rows that were copied could not be compared with TiDB's at {self.plan.ts}: {why}. Compare both"
+                " sides once replication has caught up: `sluice verify`"
+            )
 
     def _stop(self) -> BootstrapSummary:
         """Do as was ordered."""

@@ -19,9 +19,9 @@ def test_names_positions_and_gaps(tmp_path: Path) -> None:
         "d%2Ex.a%2Fb.000000003.sql", "d.empty-schema.sql.gz", "d.v-schema.sql", "d.v-schema-view.sql",
         "d.s-schema-sequence.sql", "notes.txt",
     ]  # fmt: skip
-    source = DumplingFolder.open(write(tmp_path, dict.fromkeys(names, b"")))
+    source = DumplingFolder.open(write(tmp_path, dict.fromkeys(names, b"x")))
     assert source.position == POSITION
-    assert [table.full_name for table in source.tables()] == ["d.empty", "d.t", "d.x.a/b"]
+    assert [table.full_name for table in source.tables()] == ["d.empty", "d.t", "`d.x`.a/b"]
     assert source.listing.views == {("d", "v")} and source.listing.sequences == {("d", "s")}
     chunks = source.chunks(Table(1, 1, "d", "t", (Column(1, "a", 0, 3),)))
     assert [chunk.place["file"] for chunk in chunks] == names[2:4]
@@ -33,8 +33,8 @@ def test_names_positions_and_gaps(tmp_path: Path) -> None:
     [
         ({"d.t.sql": b""}, "d.t.sql holds can't be told"),
         ({"d.t.0.parquet": b""}, "parquet"),
-        ({"d.t.0.sql": b"", "d.t.0.sql.gz": b""}, "d.t are there twice"),
-        ({"d.t.0.sql": b"", "d.t.1.csv": b""}, "d.t are there twice"),
+        ({"d.t.0.sql": b"x", "d.t.0.sql.gz": b"x"}, "d.t are there twice"),
+        ({"d.t.0.sql": b"x", "d.t.1.csv": b"x"}, "d.t are there twice"),
         ({"metadata": b"Started dump at: 2026\n"}, "no position, or no end"),
         ({"metadata": metadata().replace(b"Finished", b"")}, "no position, or no end"),
         ({"metadata": metadata().replace(b"tidb-binlog", b"mysql-bin.01")}, "is no TSO of TiDB"),

@@ -5,25 +5,32 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import re
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
+from hypothesis import settings as limits
 from hypothesis import strategies as st
 
 from embedded.recording import Label
 from etl.copy.bootstrap import Bootstrap
+from etl.copy.bootstrap_run import BootstrapSummary
+from etl.copy.dumpling import DumplingFolder
 from etl.copy.errors import CopyError
 from etl.copy.gc_hold import GcHold
 from etl.copy.sources import open_source
 from etl.copy.tidb_sql import TidbAddress, TidbSql
 from etl.copy.worker import make_loads
+from etl.settings import Relay, Settings, Upstream
 from tests.embedded.cluster_harness import cluster, etcd
 from tests.embedded.sql_harness import Port, port
 from tests.etl.copy.copying import CLUSTER, RECORDING, definitions, settings_of
@@ -121,6 +128,43 @@ def test_a_replica_begins_from_a_live_tidb(tidb: Port, mariadb: MariaDBServer, t
     assert differences(RECORDING, label.name, mariadb) == []
 
 
+def _copied(dump: Path, settings: Settings) -> BootstrapSummary:
+    source = DumplingFolder.open(str(dump))
+    copy = Bootstrap(settings, source, definitions(source.position), CLUSTER)
+    return copy.run(lambda chunk, table: make_loads(source.spec(), chunk, table))
+
+
+def test_a_dump_whose_file_was_cut_where_a_row_ends_is_no_replica(
+    tidb: Port, mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    dump = tmp_path / "dump"
+    shutil.copytree(RECORDING / "dump-sql", dump)
+    upstream = replace(Upstream("unused"), sql_host="127.0.0.1", sql_port=tidb.server.port)
+    settings = replace(settings_of(mariadb, tmp_path), upstream=upstream)
+    file = sorted(dump.glob("bank.ledger.*.sql"))[-1]
+    whole = file.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    cut = lines[: len(lines) // 2]
+    file.write_bytes(b"".join(cut[:-1]) + (cut[-1].rstrip(b",\n") + b";\n"))
+    with pytest.raises(CopyError, match=r"bank\.ledger \([\d,]+ rows copied, [\d,]+ in TiDB\)"):
+        _copied(dump, settings)
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        assert cursor.execute("SELECT * FROM tidb_binlog.checkpoint") == 0
+    mariadb.empty()
+    file.write_bytes(whole)
+    again = replace(settings, relay=Relay(f"file://{tmp_path}/again"))
+    assert not [one for one in _copied(dump, again).warnings if "compared" in one]
+    file.write_bytes(b"")
+    with pytest.raises(CopyError, match=rf"{re.escape(file.name)} is empty"):
+        DumplingFolder.open(str(dump))
+
+
+def test_a_copy_that_could_not_be_compared_says_so(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    summary = _copied(RECORDING / "dump-sql", settings_of(mariadb, tmp_path))
+    (said,) = [one for one in summary.warnings if "compared" in one]
+    assert "sql-host is missing" in said and "sluice verify" in said
+
+
 @pytest.fixture(autouse=True)
 def no_table_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TidbSql, "few_rows", 1)
@@ -157,7 +201,7 @@ def made_table(kinds: list[str], handle: str) -> Table:
     )  # fmt: skip
 
 
-@settings(max_examples=15)
+@limits(max_examples=15)
 @given(st.data())
 def test_chunks_of_any_key_hold_every_row_once(data: st.DataObject) -> None:
     handle = data.draw(st.sampled_from(["int", "common", "heap"]))
