@@ -16,7 +16,7 @@ import pytest
 from bench.far_proxy import FarProxy
 from etl.apply import BatchReport, run_apply
 from etl.downstream import DownstreamError, MySQLSession
-from etl.downstream.grants import grant_statement
+from etl.downstream.grants import grant_statements
 from etl.settings import Apply, Downstream, Relay, Settings, Upstream
 from etl.sinks import mysql_parallel
 from relay import RelayLog
@@ -83,7 +83,8 @@ def test_a_server_that_turns_read_only_is_waited_for_and_replication_goes_on(
 ) -> None:
     """With exactly the rights that are printed: who has more may write all the same."""
     replicated = Replicated(mariadb, tmp_path, mode)
-    say(mariadb, "CREATE OR REPLACE USER failover@'%'", grant_statement("failover@'%'", process=True))
+    grants = grant_statements("failover@'%'", ["rnd"], ("tidb_binlog", "sluice_recycle"), process=True)
+    say(mariadb, "DROP USER IF EXISTS failover@'%'", "CREATE USER failover@'%'", *grants)
     batches: list[BatchReport] = []
 
     def seen(report: BatchReport) -> None:
