@@ -37,6 +37,8 @@ _COMMANDS = {
     "quality": "Is the data what it should be? Expectations, and reports of them.",
     "jobs": "What takes long: how far it is, pause it, go on, give it up.",
     "handover": "Leave the downstream to a Drainer.",
+    "pumps": "The pumps in the registry: list, pause, take offline, forget.",
+    "drainers": "The drainers in the registry, pipelines among them: likewise.",
     "relay": "Look into the relay log.",
     "archive": "The past: bring it into the archive, compact and check it.",
     "as-of": "Tables of the past, and what became different between two moments.",

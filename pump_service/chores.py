@@ -50,6 +50,7 @@ class Chores:
         self._store = store
         self._ingest = ingest
         self._metrics = metrics
+        self.drained_ts: int | None = None
         self._stop = threading.Event()
         self._collecting = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -91,7 +92,9 @@ class Chores:
         return ts
 
     def wait_safe_to_offline(self, hurry: threading.Event) -> bool:
-        """Until every drainer that isn't offline has all that this pump holds; False if `hurry` came first."""
+        """Until every drainer that isn't offline has all that this pump holds, which `drained_ts` says then; False if
+        `hurry` came first.
+        """
         ts = None
         while ts is None:
             try:
@@ -109,6 +112,7 @@ class Chores:
             try:
                 behind = [d for d in self._registry.drainers() if d.state != OFFLINE and d.max_commit_ts < last]
                 if not behind:
+                    self.drained_ts = last
                     return True
                 if time.monotonic() - reported >= _REPORT_S:
                     reported = time.monotonic()
@@ -140,10 +144,11 @@ class Chores:
                 if reader.max_commit_ts < until:
                     _log.warning(
                         "garbage collection stops at commit ts %d, as far as drainer %s (%s) has read; "
-                        "if that drainer is gone for good, set it offline with binlogctl",
+                        "if that drainer is gone for good: `sluice drainers offline %s --gone`",
                         reader.max_commit_ts,
                         reader.node_id,
                         reader.state,
+                        reader.node_id,
                     )
                     until = reader.max_commit_ts
             if until > 0:
@@ -169,11 +174,13 @@ class Chores:
                 counts[reader.node_id] = counts.get(reader.node_id, 0) + 1
                 _log.error(
                     "drainer %s (%s) has read through commit ts %d, everything through %d is purged: nothing is purged "
-                    "beyond what it has read, so the disk fills; start it, or set it offline if it is gone for good",
+                    "beyond what it has read, so the disk fills; start it; if it is gone for good:"
+                    " `sluice drainers offline %s --gone`",
                     reader.node_id,
                     reader.state,
                     reader.max_commit_ts,
                     gc_ts,
+                    reader.node_id,
                 )
 
     def _watch(self) -> None:

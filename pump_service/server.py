@@ -298,7 +298,7 @@ class Pump:
             self._stopping.set()
             self._pulls.stop()
             drained = asyncio.run_coroutine_threadsafe(self._drain(), self._loop)
-            self._node.leave(state)
+            self._node.leave(state, self._chores.drained_ts)
             self._chores.stop()
             with contextlib.suppress(TimeoutError):
                 drained.result(_DRAIN_S + 2)

@@ -161,9 +161,8 @@ def _no_other_writer(pipeline: Pipeline, upstream: Upstream) -> int:
     if others:
         node = others[0].node_id
         raise OperateError(
-            f"{seen_text(others[0])}, and may write to {pipeline.downstream}: stop it first (`binlogctl -cmd"
-            f" pause-drainer -node-id {node}`); if "
-            f"it is gone: `binlogctl -cmd update-drainer -node-id {node} -state offline`; if it replicates to another"
+            f"{seen_text(others[0])}, and may write to {pipeline.downstream}: stop it first (`sluice drainers"
+            f" pause {node}`); if it is gone: `sluice drainers offline {node} --gone`; if it replicates to another"
             " downstream, name it in "
             f'sluice.toml: [upstream] unrelated-drainers = ["{node}"]'
         )
@@ -228,11 +227,8 @@ def hand_over(settings: Settings, say: Say, wait_s: float = 600.0) -> HandedOver
             f"start the Drainer with its drainer.toml, the same checkpoint ({place}): it goes on after commit_ts"
             f" {checkpoint.commit_ts}"
         ),
-        (
-            f"for good: `binlogctl -cmd update-drainer -node-id {node_id} -state offline`, or pumps keep what this"
-            " pipeline hasn't read"
-        ),
-        "to come back: stop the Drainer (`binlogctl -cmd pause-drainer`), `sluice takeover`, and let the DAG run",
+        (f"for good: `sluice drainers offline {node_id}`, or pumps keep what this pipeline hasn't read"),
+        "to come back: stop the Drainer (`sluice drainers pause`), `sluice takeover`, and let the DAG run",
     )
     return HandedOver(checkpoint.commit_ts, place, steps)
 

@@ -101,7 +101,7 @@ def _checkpoint(
         yield Finding(
             DIFFERS,
             "checkpoint: not consistent, as while a Drainer runs or after it was killed: changes after it are written"
-            " in safe mode. Stop the Drainer with binlogctl pause-drainer, and it is consistent",
+            " in safe mode. Stop the Drainer with `sluice drainers pause`, and it is consistent",
         )
     if found.ts_map:
         yield Finding(

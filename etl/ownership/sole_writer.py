@@ -111,9 +111,8 @@ class SoleWriter:
                 f"{seen_text(other)}, and may write to {self._where} as this pipeline does: two writers make rows"
                 " differ. If it replicates to another "
                 f'downstream, name it in sluice.toml: [upstream] unrelated-drainers = ["{other.node_id}"]. If it is'
-                " gone: `binlogctl -cmd "
-                f"update-drainer -node-id {other.node_id} -state offline`. Else stop it with `binlogctl -cmd"
-                f" pause-drainer -node-id {other.node_id}`"
+                f" gone: `sluice drainers offline {other.node_id} --gone`. Else stop it: `sluice drainers pause"
+                f" {other.node_id}`"
             )
             if self._begun and other.update_ts > self._checkpoint:
                 why = (

@@ -245,7 +245,7 @@ class StepWriter:
     def _way_out(self, step: Step, target: str, names: list[str]) -> str:
         columns, at = ", ".join(names), self._checkpoint.commit_ts
         return (
-            "Ways out: start the Drainer again and stop it with binlogctl pause-drainer, if it gets to its end; or"
+            "Ways out: start the Drainer again and stop it with `sluice drainers pause`, if it gets to its end; or"
             f" make the table what it was upstream at the checkpoint. What it was: SET @@tidb_snapshot = '{at}'; SELECT"
             f" {columns}, COUNT(*) FROM <upstream's table> GROUP BY {columns}; what it is here: SELECT {columns},"
             f" COUNT(*) FROM {target} GROUP BY {columns}; where the two differ: DELETE FROM {target}, and load all of"

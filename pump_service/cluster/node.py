@@ -15,7 +15,7 @@ from errors import SluiceError
 from pump_service.cluster.clock import Clock
 from pump_service.cluster.heartbeat import Heartbeat
 from pump_service.cluster.notify import notify_drainers
-from upstream.etcd import NodeStatus, Registry
+from upstream.etcd import DRAINED_LABEL, NodeStatus, Registry
 from upstream.rpc import TLS
 
 _T = TypeVar("_T")
@@ -129,6 +129,8 @@ class Node:
         former = self._retry("read the registry", lambda: self._registry.get_pump(self.id))
         if former is not None:
             self._label = None if former.label is None else dict(former.label)
+            if self._label is not None:
+                self._label.pop(DRAINED_LABEL, None)
             if former.host != self.host and former.state in (ONLINE, PAUSING, CLOSING):
                 self._check_alone(former)
         if begin is not None:
@@ -136,8 +138,8 @@ class Node:
                 raise NodeError(
                     f"the registry knows pump {self.id} as {former.state} with binlogs through {former.max_commit_ts},"
                     " but there is none in its data directory: is a disk not mounted? Bring the directory back; or, if"
-                    " what it held was replicated or is lost, set this pump offline (binlogctl -cmd update-pump"
-                    f" -node-id {self.id} -state offline) and start it again"
+                    f" it is lost, `sluice pumps offline {self.id} --gone`, `sluice pumps forget {self.id}`, and start"
+                    " it again"
                 )
             try:
                 begin()
@@ -163,8 +165,12 @@ class Node:
         """Have the registry told of the state as it is now. Returns at once."""
         self._heartbeat.changed()
 
-    def leave(self, state: str) -> None:
-        """End the heartbeat with `state` as the last word in the registry. Returns at once; `wait_left` waits."""
+    def leave(self, state: str, drained_ts: int | None = None) -> None:
+        """End the heartbeat with `state` as the last word in the registry. Returns at once; `wait_left` waits.
+        `drained_ts`: a TSO through which every drainer has read this pump, which holds nothing behind it.
+        """
+        if drained_ts is not None:
+            self._label = {**(self._label or {}), DRAINED_LABEL: str(drained_ts)}
         self.state = state
         self._heartbeat.end()
 

@@ -42,7 +42,8 @@ def notify_drainers(drainers: Sequence[NodeStatus], tls: TLS | None = None, budg
                     if not left or time.monotonic() + wait > deadline:
                         raise RuntimeError(
                             f"drainer {drainer.node_id} at {drainer.host} is online in the registry but doesn't answer "
-                            f"({describe(error)}); if it is gone for good, set it offline with binlogctl"
+                            f"({describe(error)}); if it is gone for good:"
+                            f" `sluice drainers offline {drainer.node_id} --gone`"
                         ) from None
                 time.sleep(wait)
                 wait *= 2

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _DOCUMENTS = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
 _PROGRAMS = re.compile(
     "sluice|make|python3?|pip|git|docker|kubectl|helm|curl|mariadb|apt-get|airflow|systemctl|useradd|install|cp|runuser|tiup"
-    "|binlogctl|dumpling|kill|make-secrets|export|openssl|uv|venv-pack"
+    "|dumpling|kill|make-secrets|export|openssl|uv|venv-pack"
 )
 
 
@@ -78,7 +78,7 @@ BY_A_TEST = {
     r"export .*": "tests/test_wheel.py",
     r"pip install .*sluice-\*\.whl|python3 -m venv .*": "tests/test_wheel.py",
     r"systemctl .*|cp deploy/systemd.*|install .*|runuser .*|useradd .*": "tests/deploy/test_systemd.py",
-    r"binlogctl .*": "tests/pump_service/http/test_http_api.py",
+    r"sluice (pumps|drainers) .*": "tests/cli/test_nodes.py",
     r"tiup .*": "tests/deploy/test_tiup.py",
 }
 """What a command matches as a whole (the first counts): the module that runs it, or what it starts."""

@@ -105,7 +105,7 @@ def test_to_a_drainer_and_back_again(story: Story, config: Path, sluice: Run, re
         and f":{story.server.port}, checkpoint tidb_binlog.checkpoint" in said
     )
     assert (
-        f"complete through {at}" in said and "update-drainer -node-id sluice-" in said and "start the Drainer" in said
+        f"complete through {at}" in said and "sluice drainers offline sluice-" in said and "start the Drainer" in said
     )
     with story.server.connect() as connection:
         left = read_checkpoint(connection)

@@ -17,6 +17,8 @@ from errors import SluiceError
 from upstream.etcd.client import EtcdClient, KeyValue, Watch
 
 PREFIX = "/tidb-binlog/v1"
+DRAINED_LABEL = "sluice-drained-through"
+"""The label of a pump that went offline by itself: every drainer has read it through this TSO, which is all it held."""
 STATES = ("online", "pausing", "paused", "closing", "offline")
 
 
@@ -43,6 +45,12 @@ class NodeStatus:
     label: Mapping[str, str] | None = None
     max_commit_ts: int = 0
     update_ts: int = 0
+
+    @property
+    def drained_ts(self) -> int | None:
+        """The TSO of DRAINED_LABEL; None without that label."""
+        text = (self.label or {}).get(DRAINED_LABEL, "")
+        return int(text) if text.isdecimal() else None
 
     def to_dict(self) -> dict[str, object]:
         """The JSON object with the original's names, in the original's order."""
@@ -116,6 +124,14 @@ class Registry:
     def update_drainer(self, status: NodeStatus) -> bool:
         """Writes a drainer's entry, new or not. True if it is new."""
         return self._put("drainers", status)
+
+    def remove_pump(self, node_id: str) -> bool:
+        """Delete a pump's entry; False if there is none."""
+        return self._etcd.delete(f"{self._prefix}/pumps/{node_id}")
+
+    def remove_drainer(self, node_id: str) -> bool:
+        """Delete a drainer's entry; False if there is none."""
+        return self._etcd.delete(f"{self._prefix}/drainers/{node_id}")
 
     def watch_pumps(self) -> NodeWatch:
         """Follows the pumps: an iterator of {node id: NodeStatus}, first as they are, then after every change."""

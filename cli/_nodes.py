@@ -1,0 +1,93 @@
+"""The commands `sluice pumps` and `sluice drainers`, which differ in what they are about."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from cli._settings import acting_on, config_option, operator, settings_of
+from upstream import NodeStatus, tso
+
+_HELP = {
+    "pumps": {
+        "list": "List the registry's pumps.",
+        "pause": "Have a pump end that is expected back.",
+        "offline": "Take a pump away for good: it goes once every drainer has read what it holds.",
+        "forget": "Remove a pump that is offline, or missing, and give up what of it was not landed.",
+    },
+    "drainers": {
+        "list": "List the registry's drainers, Sluice's pipelines among them.",
+        "pause": "Have a Drainer end that is expected back.",
+        "offline": "Take a drainer away for good: pumps keep nothing for it any more.",
+        "forget": "Remove a drainer that is offline from the registry.",
+    },
+}
+
+
+def group_of(kind: str) -> click.Group:
+    """Make the group of commands for `pumps` or `drainers`."""
+
+    @click.group(kind)
+    def group() -> None:
+        pass
+
+    group.help = f"List the registry's {kind}, pause one, take it offline, forget it."
+    group.add_command(_list(kind))
+    for action in ("pause", "offline"):
+        group.add_command(_leave(kind, action))
+    group.add_command(_forget(kind))
+    return group
+
+
+def _list(kind: str) -> click.Command:
+    @click.command("list", help=_HELP[kind]["list"])
+    @click.option("--json", "as_json", is_flag=True, help="For scripts: a JSON array.")
+    @config_option
+    @click.pass_context
+    def command(ctx: click.Context, *, as_json: bool, config: str | None) -> None:
+        from etl.operate import nodes
+
+        found = nodes.list_nodes(settings_of(ctx, config), kind)
+        if as_json:
+            click.echo(json.dumps([node.to_dict() for node in found], indent=1, ensure_ascii=False))
+        else:
+            click.echo("\n".join(map(_line, found)) or f"no {kind} in the registry")
+
+    return command
+
+
+def _line(node: NodeStatus) -> str:
+    through = f"through {node.max_commit_ts}"
+    heard = f"heard of at {tso.time_text(node.update_ts)}" if node.update_ts else "never heard of"
+    return f"{node.node_id:<24} {node.host:<22} {node.state:<8} {through:<27} {heard}"
+
+
+def _leave(kind: str, action: str) -> click.Command:
+    @click.command(action, help=_HELP[kind][action])
+    @click.argument("node_id")
+    @click.option("--gone", is_flag=True, help="Its process doesn't exist any more: write the state for it.")
+    @config_option
+    @click.pass_context
+    def command(ctx: click.Context, node_id: str, *, gone: bool, config: str | None) -> None:
+        from etl.operate import nodes
+
+        click.echo(nodes.leave(acting_on(ctx, config), kind, node_id, action, is_gone=gone))
+
+    return command
+
+
+def _forget(kind: str) -> click.Command:
+    @click.command("forget", help=_HELP[kind]["forget"])
+    @click.argument("node_id")
+    @config_option
+    @click.pass_context
+    def command(ctx: click.Context, node_id: str, config: str | None) -> None:
+        from etl.operate import nodes
+
+        click.echo(nodes.forget(acting_on(ctx, config), kind, node_id, operator()))
+
+    return command
+
+
+__all__ = ["group_of"]

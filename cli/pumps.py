@@ -1,0 +1,7 @@
+"""sluice pumps: those in the registry, and how one of them leaves it."""
+
+from __future__ import annotations
+
+from cli._nodes import group_of
+
+command = group_of("pumps")

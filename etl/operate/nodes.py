@@ -1,0 +1,179 @@
+"""Pumps and drainers in the registry: which there are, and how one leaves for a while or for good.
+
+A process that runs is asked by HTTP, as TiDB's tools ask it, and writes its own state. The registry's entry is written
+here only for a process that is gone, which is checked: it neither answers nor moves its heartbeat.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from urllib.parse import quote
+
+from etl.operate.commands import OperateError
+from etl.ownership import OWNER_LABEL
+from etl.settings import Settings
+from relay.audit import Audit
+from upstream import TLS, EtcdClient, NodeStatus, Registry, tso
+
+__all__ = ["DRAINERS", "OFFLINE", "PAUSE", "PUMPS", "forget", "leave", "list_nodes"]
+
+PUMPS, DRAINERS = "pumps", "drainers"
+PAUSE, OFFLINE = "pause", "offline"
+_ACTIONS = {PAUSE: ("pause", "paused"), OFFLINE: ("close", "offline")}
+"""The name of the action in HTTP, and the state that it ends in."""
+_ANSWER_S, _HEARTBEAT_S = 5.0, 3.0
+_ETCD_S = 10.0
+
+
+def list_nodes(settings: Settings, kind: str) -> list[NodeStatus]:
+    """Return the registry's pumps or drainers, by node id. Raises EtcdError, RegistryError."""
+    with _registry(settings) as registry:
+        return registry.pumps() if kind == PUMPS else registry.drainers()
+
+
+def leave(settings: Settings, kind: str, node_id: str, action: str, *, is_gone: bool = False) -> str:
+    """Have a pump or drainer leave: PAUSE expects it back, OFFLINE is for good; `is_gone`: its process doesn't exist.
+
+    Raises OperateError, EtcdError, RegistryError.
+    """
+    with _registry(settings) as registry:
+        node = _find(registry, kind, node_id)
+        verb, state = _ACTIONS[action]
+        if node.state == state:
+            return f"{_named(kind)} {node_id!r} is {state} already"
+        is_pipeline = OWNER_LABEL in (node.label or {})
+        if is_pipeline and action == PAUSE:
+            raise OperateError(
+                f"drainer {node_id!r} is a pipeline of Sluice's, which takes no orders here: `sluice pause`"
+            )
+        if not is_pipeline and not is_gone:
+            _ask(node, kind, verb, settings.upstream.tls())
+            asked = f"{_named(kind)} {node_id!r} at {node.host} was asked to"
+            if action == PAUSE:
+                return f"{asked} pause"
+            return f"{asked} go offline; it goes offline once every drainer has read what it holds"
+        _check_gone(registry, kind, node, settings.upstream.tls(), is_pipeline=is_pipeline)
+        entry = replace(node, state=state)
+        if kind == PUMPS:
+            registry.update_pump(entry)
+        else:
+            registry.update_drainer(entry)
+    text = f"{_named(kind)} {node_id!r} is {state} in the registry"
+    if (kind, action) == (PUMPS, OFFLINE):
+        text += (
+            f"; where binlogs of it were not landed, landing stops and names them: `sluice pumps forget {node_id}`"
+            " accepts their loss"
+        )
+    return text
+
+
+def forget(settings: Settings, kind: str, node_id: str, by: str = "") -> str:
+    """Remove an entry that is offline. A pump may be missing in the registry, too: what of it was not landed is given
+    up. Raises OperateError, EtcdError, RegistryError, relay errors.
+    """
+    with _registry(settings) as registry:
+        there = {node.node_id: node for node in (registry.pumps() if kind == PUMPS else registry.drainers())}
+        node = there.get(node_id)
+        if node is not None and node.state != "offline":
+            raise OperateError(
+                f"{_named(kind)} {node_id!r} is {node.state}; first take it offline: `sluice {kind} offline {node_id}`"
+            )
+        if kind == DRAINERS:
+            if node is None:
+                raise _unknown(kind, node_id, there)
+            registry.remove_drainer(node_id)
+            return f"drainer {node_id!r} is removed from the registry"
+        relay = settings.open_relay()
+        if node is None and node_id not in relay.known_pumps.load().pumps:
+            raise _unknown(kind, node_id, there)
+        audit = Audit(relay.place)
+        deed = audit.begin(by, "forget-pump", node_id)
+        relay.known_pumps.forget(node_id)
+        if node is not None:
+            registry.remove_pump(node_id)
+        last = relay.last()
+        landed = f" after {tso.text(last.hi)}" if last is not None else ""
+        said = f"pump {node_id!r} is forgotten: what it held{landed} and nobody has landed is given up"
+        audit.end(deed, said)
+    return f"{said}. `sluice resume` lets landing go on, `sluice verify` finds rows that are missing"
+
+
+@contextmanager
+def _registry(settings: Settings) -> Iterator[Registry]:
+    with EtcdClient(settings.upstream.pd_urls, tls=settings.upstream.tls(), timeout_s=_ETCD_S) as etcd:
+        yield Registry(etcd)
+
+
+def _find(registry: Registry, kind: str, node_id: str) -> NodeStatus:
+    there = {node.node_id: node for node in (registry.pumps() if kind == PUMPS else registry.drainers())}
+    if node_id not in there:
+        raise _unknown(kind, node_id, there)
+    return there[node_id]
+
+
+def _unknown(kind: str, node_id: str, there: dict[str, NodeStatus]) -> OperateError:
+    known = ", ".join(map(repr, there)) or "none"
+    return OperateError(f"the registry has no {_named(kind)} {node_id!r}; there are: {known}")
+
+
+def _named(kind: str) -> str:
+    return kind.removesuffix("s")
+
+
+def _ask(node: NodeStatus, kind: str, verb: str, tls: TLS | None) -> None:
+    """Raises OperateError if the process doesn't answer, or refuses."""
+    try:
+        answer = _http(node, "PUT", f"/state/{quote(node.node_id, safe='')}/{verb}", tls)
+    except (OSError, ValueError) as error:
+        raise OperateError(
+            f"{_named(kind)} {node.node_id!r} doesn't answer at {node.host} ({error}); if its process is gone:"
+            f" `sluice {kind} {'pause' if verb == 'pause' else 'offline'} {node.node_id} --gone`"
+        ) from None
+    if answer.get("code") != 200:
+        raise OperateError(f"{_named(kind)} {node.node_id!r} at {node.host} refuses: {answer.get('message')}")
+
+
+def _check_gone(registry: Registry, kind: str, node: NodeStatus, tls: TLS | None, *, is_pipeline: bool) -> None:
+    """Raises OperateError if the process lives: it answers for itself, or its entry moves."""
+    if not is_pipeline and _answers(node, tls):
+        raise OperateError(
+            f"{_named(kind)} {node.node_id!r} answers at {node.host}: leave out --gone, it is asked then"
+        )
+    time.sleep(_HEARTBEAT_S)
+    now = _find(registry, kind, node.node_id)
+    if (now.update_ts, now.state) != (node.update_ts, node.state):
+        ends = "end its tasks first: pause the DAG `replicate` in Airflow" if is_pipeline else "stop it first"
+        raise OperateError(f"{_named(kind)} {node.node_id!r} lives, its entry in the registry has just moved; {ends}")
+
+
+def _answers(node: NodeStatus, tls: TLS | None) -> bool:
+    try:
+        status = _http(node, "GET", "/status", tls)
+    except (OSError, ValueError):
+        return False
+    pumps = status.get("status")
+    return not isinstance(pumps, dict) or node.node_id in pumps
+
+
+def _http(node: NodeStatus, method: str, path: str, tls: TLS | None) -> dict[str, object]:
+    """Raises OSError, ValueError."""
+    connection = (
+        http.client.HTTPSConnection(node.host, timeout=_ANSWER_S, context=tls.context())
+        if tls
+        else http.client.HTTPConnection(node.host, timeout=_ANSWER_S)
+    )
+    try:
+        connection.request(method, path)
+        found = json.loads(connection.getresponse().read())
+    except http.client.HTTPException as error:
+        raise OSError(f"{node.host}{path}: {error!r}") from None
+    finally:
+        connection.close()
+    if not isinstance(found, dict):
+        raise ValueError(f"{node.host}{path} is no JSON object")
+    return found
