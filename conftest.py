@@ -2,6 +2,9 @@
 
 import gc
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,6 +25,18 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any machine")
 # `make test` tries fewer examples where a test doesn't give a number of its own; `make test-all` tries them all.
 settings.register_profile("quick", settings.get_profile("any machine"), max_examples=20)
+
+
+def _generate_messages() -> None:
+    """Generate the protobuf modules again where a definition is newer: they are in no commit."""
+    upstream = Path(__file__).parent / "upstream"
+    made = max((path.stat().st_mtime_ns for path in (upstream / "_pb").glob("*_pb2.py")), default=0)
+    if any(path.stat().st_mtime_ns > made for path in (upstream / "proto").glob("*.proto")):
+        subprocess.run([sys.executable, "-m", "upstream.genproto"], cwd=upstream.parent, check=True)
+
+
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    _generate_messages()
 
 
 def _reaches_the_disk(descriptor: int) -> None:

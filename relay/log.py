@@ -5,6 +5,7 @@
     <url>/first-window.json                            the first window's record once more: `RelayLog.begin`
     <url>/owners/<role>.json                           who last claimed a role
     <url>/consumers/<name>.json                        how far a consumer is, see `relay.retention`
+    <url>/pumps/<number>.json                          the pumps that count, see `relay.known_pumps`
     <url>/changed                                      in an object store: see `relay.remembered`
 
 and what a pipeline has of its own, beside them or in a folder by its name (`relay.places`):
@@ -44,6 +45,7 @@ from relay.decisions import Decisions
 from relay.errors import ClaimLostError, RelayCorruptError, RelayError, RelayGapError, WindowConflictError
 from relay.failures import Failures
 from relay.format_version import NewerFormatError, refuse_newer
+from relay.known_pumps import KnownPumps
 from relay.ownership import Ownership, Stop
 from relay.part import Part, read_parts, write_part
 from relay.places import FOLDER, Folder, names_in, place_of
@@ -76,6 +78,7 @@ class RelayLog:
         self.appointments = Appointments(self._orders)
         self.decisions = Decisions(self._orders)
         self.failures = Failures(self.place)
+        self.known_pumps = KnownPumps(storage)
 
     @classmethod
     def open(cls, url: str, pipeline: str = "") -> RelayLog:
@@ -157,6 +160,13 @@ class RelayLog:
         with contextlib.suppress(WindowConflictError):
             self.commit(window)
         return window
+
+    def began_at(self) -> int | None:
+        """Return where the first window there ever was began (TSO); None if that isn't known. Raises RelayCorruptError,
+        OSError.
+        """
+        window = self._record(_BEGUN)
+        return None if window is None else window.lo
 
     def _create(self, path: str, window: Window, what: str) -> None:
         try:

@@ -21,6 +21,7 @@ from etl.landing.planner import Plan, Planner
 from etl.settings import Window
 from etl.spark.kept import KeptFunction
 from etl.spark.place import Place
+from relay import RelayLog
 
 _JOB_TIMEOUT_S = 300.0
 _CONNECT_S = 10.0
@@ -60,12 +61,13 @@ class _Running:
 class JobsAhead:
     """Plans windows and has Spark write their parts."""
 
-    def __init__(self, place: Place, cluster: Cluster, window: Window, limits: RunLimits) -> None:
-        """`place`: on the relay log.
+    def __init__(self, place: Place, cluster: Cluster, window: Window, limits: RunLimits, relay: RelayLog) -> None:
+        """`place`: on the relay log, which is `relay`.
         `window`: how much one may hold. Nothing is connected yet.
         """
         self._place = place
         self._cluster = cluster
+        self._relay = relay
         self._window = window
         self._limits = limits
         self._threads = ThreadPoolExecutor(_JOBS_AT_ONCE, thread_name_prefix="landing-job")
@@ -154,6 +156,8 @@ class JobsAhead:
                 self._function.interrupt()
             wait([running.future for running in self._running if running.future], timeout=_ABANDON_S)
         self._running.clear()
+        if self._planner is not None:
+            self._planner.look_again()
 
     def close(self) -> None:
         """Let go of everything, after `abandon`."""
@@ -166,5 +170,7 @@ class JobsAhead:
     def _need_planner(self) -> Planner:
         if self._planner is None:
             cluster = self._cluster
-            self._planner = Planner(cluster.id, self._window, cluster.pd.tso, cluster.registry.pumps, cluster.tls)
+            self._planner = Planner(
+                cluster.id, self._window, cluster.pd.tso, cluster.registry.pumps, cluster.tls, self._relay
+            )
         return self._planner

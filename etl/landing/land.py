@@ -101,6 +101,7 @@ class _Loop:
             self._cluster,
             settings.landed_window,
             limits,
+            self._relay,
         )
         self._claim: Claim | None = None
         self._turn = Turn(self._relay, ROLE, self._newest, log)

@@ -26,13 +26,22 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from errors import SluiceError
 from etl.explode import PumpRange
+from etl.landing._counted_pumps import FAKES_EVERY, CountedPumps
+from etl.landing._late import LateCommits
 from etl.landing._news import News
+from etl.landing._pump_errors import (
+    CommitsPurgedError,
+    MissedCommitError,
+    PumpUnavailableError,
+    UnreadPumpError,
+    UpstreamBehindError,
+)
 from upstream import tso
 
 if TYPE_CHECKING:
     from etl.settings import Window as WindowSettings
+    from relay import RelayLog
     from upstream import TLS, NodeStatus, PumpReader, WindowBounds
     from upstream.pumps import BegunBounds, Follower
 
@@ -42,33 +51,16 @@ _BOUNDS_TIMEOUT_S = 10.0
 _INLINE_BYTES = 256 * 2**10
 _SPLIT_BYTES = 8 * 2**20
 _MAX_SPLITS = 4
-_FAKES_EVERY = tso.span(5_000)  # an idle original pump moves on every 3 s
 
-
-class PumpUnavailableError(SluiceError):
-    """A pump that counts can't be reached, or none is registered: no window can be planned. Waiting is safe, going on
-    without it is not."""
-
-    transient = True
-    way_out = "start the pump again, or, once all it holds has been landed, set it offline"
-
-
-class UpstreamBehindError(SluiceError):
-    """PD's timestamps are older than what was landed."""
-
-    transient = True
-    way_out = "point pd-urls at the PD of the cluster that was landed"
-
-
-class CommitsPurgedError(SluiceError):
-    """A pump has already removed commits that were not landed; names the pump and the timestamps.
-    Waiting won't help.
-    """
-
-    way_out = (
-        "copy the upstream's data to the downstream anew, then begin with an empty relay log and a checkpoint at the"
-        " copy's timestamp"
-    )
+__all__ = [
+    "CommitsPurgedError",
+    "MissedCommitError",
+    "Plan",
+    "Planner",
+    "PumpUnavailableError",
+    "UnreadPumpError",
+    "UpstreamBehindError",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +83,20 @@ class Plan:
 class Planner:
     """Plans windows over the pumps of a cluster. Threads take turns."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 what a planner asks, and the relay log
         self,
         cluster_id: int,
         limits: WindowSettings,
         tso: Callable[[], int],
         pumps: Callable[[], Sequence[NodeStatus]],
         tls: TLS | None = None,
+        relay: RelayLog | None = None,
     ) -> None:
-        """`tso` gives fresh timestamps, `pumps` lists the registry; `tls` is for the connections to pumps."""
+        """`tso` gives fresh timestamps, `pumps` lists the registry; `tls` is for the connections to pumps. `relay`: the
+        log that knows the pumps that counted, None to take the registry's word for it.
+        """
+        self._counted_pumps = CountedPumps(relay.known_pumps if relay is not None else None)
+        self._late = LateCommits(relay)
         self._tls = tls
         self._cluster_id = cluster_id
         self._limits = limits
@@ -129,7 +126,8 @@ class Planner:
         """The next window after lo (TSO), None if there is nothing new.
 
         Without traffic there is an empty window every idle interval, or at once with `empty_now`. Raises
-        PumpUnavailableError, UpstreamBehindError, CommitsPurgedError; what `tso` and `pumps` raise comes through.
+        PumpUnavailableError, UnreadPumpError, UpstreamBehindError, CommitsPurgedError, MissedCommitError; what `tso`,
+        `pumps` and the relay log raise comes through.
         """
         with self._turn:
             return self._plan(lo, empty_now=empty_now)
@@ -139,14 +137,16 @@ class Planner:
         self._seen = fresh_ts, time.monotonic()
         if fresh_ts <= lo:
             raise UpstreamBehindError(
-                f"PD's clock is at {fresh_ts}, but commits through {lo} are landed already: is this PD of another or a"
-                " restored cluster? Waiting until it has caught up"
+                f"PD's clock went back: it is at {tso.text(fresh_ts)}, but commits through {tso.text(lo)} are landed."
+                f" What TiDB commits at timestamps in ({fresh_ts}, {lo}] from now on would be passed over",
+                way_out="if pd-urls names the PD of another cluster, correct it. Else have PD go on above"
+                f" {lo}, then `sluice resume`, and `sluice verify` with --repair for what was committed meanwhile",
             )
         early = [pump for pump in self._counted if pump.host in self._readers]
         # The first one asks PD whether it has given the timestamp; the others need not, if they have nothing.
         asked = {_key(pump): self._ask(pump, lo, fresh_ts, ts_is_checked=pump is not early[0]) for pump in early}
         try:
-            counting = self._counting()
+            counting = self._counting(lo)
         except BaseException:
             _settle(asked.values())
             raise
@@ -170,9 +170,12 @@ class Planner:
         bounds = [question.answer() for question in questions]
         if is_checked and early[0].host in self._followers:  # an original pump in its place, which checks nothing
             return None
+        self._counted_pumps.note(counting, self._followers)
+        for pump, bound in zip(counting, bounds):
+            self._late.check(pump.node_id, bound.late)
         slowest, bound = min(zip(counting, bounds), key=lambda pair: pair[1].hi)
         hi = min(fresh_ts, bound.hi)
-        slack = _FAKES_EVERY if slowest.host in self._followers else 0
+        slack = FAKES_EVERY if slowest.host in self._followers else 0
         self.holding = (
             f"{slowest.node_id} ({slowest.host}, {slowest.state})" if bound.max_commit_ts < fresh_ts - slack else ""
         )
@@ -193,9 +196,16 @@ class Planner:
         limited = any(bound.hi < bound.max_commit_ts for bound in bounds)
         return Plan(lo, hi, fresh_ts, tuple(ranges), transactions, sum(bound.bytes for bound in bounds), limited)
 
-    def _counting(self) -> list[NodeStatus]:
-        """The pumps that count by now. Raises PumpUnavailableError if there is none."""
+    def look_again(self) -> None:
+        """Drop what is known of the relay log: another process may have landed meanwhile."""
+        self._counted_pumps.look_again()
+
+    def _counting(self, lo: int) -> list[NodeStatus]:
+        """The pumps that count by now. Raises PumpUnavailableError if there is none, or if one is missing, and
+        UnreadPumpError.
+        """
         registered = self._pumps()
+        self._counted_pumps.check(registered, lo)
         counting = [pump for pump in registered if pump.state != "offline"]
         if not counting:
             raise PumpUnavailableError(
@@ -265,7 +275,7 @@ class Planner:
             raise PumpUnavailableError(
                 f"pump {pump.node_id} at {pump.host}, state {pump.state}, can't be asked ({error}); every window waits"
                 " for it",
-                way_out="start it again, or, once all it holds has been landed, set it offline",
+                way_out=f"start it again; if it is gone for good: `sluice pumps offline {pump.node_id} --gone`",
             ) from error
 
     def _asked(self, pump: NodeStatus, lo: int, fresh_ts: int) -> WindowBounds:
@@ -376,7 +386,7 @@ def _check_addresses(pumps: Sequence[NodeStatus]) -> None:
             raise PumpUnavailableError(
                 f"pumps {other.node_id} ({other.state}) and {pump.node_id} ({pump.state}) are both registered at"
                 f" {pump.host}, where only one can be: start the other with its own data-dir at another address, or,"
-                " once all it holds has been landed, set it offline"
+                " once all it holds has been landed, `sluice pumps offline` for the other"
             )
 
 

@@ -21,6 +21,7 @@ from etl.recorded_schema import RecordedSchema
 from etl.settings import MODES, Downstream, Settings, SettingsError, Target
 from etl.sinks import read_writer
 from relay import REPLACE, SKIP, Control, Decision, RelayError, RelayLog
+from relay.known_pumps import ACCEPTED, MISSED
 from upstream import tso
 
 log = logging.getLogger("sluice")
@@ -171,11 +172,25 @@ def skip_transaction(settings: Settings, commit_ts: int, by: str = "", why: str 
     OperateError.
     """
     relay = settings.open_relay()
+    if _accept_missed(relay, commit_ts):
+        return (
+            f"the transaction at {tso.text(commit_ts)}, which landing had passed, is left out; `sluice resume` goes on"
+        )
     found = _at(settings.target, relay, commit_ts)
     if found == "ddl":
         raise OperateError(f"at commit_ts {commit_ts} there is a DDL: `sluice ddl skip {commit_ts}`")
     note = _decide(settings.target, relay, Decision(commit_ts, SKIP, (), by, why, now_ms()))
     return f"the transaction at {tso.text(commit_ts)} is left out{_not_landed(found)}{note}"
+
+
+def _accept_missed(relay: RelayLog, commit_ts: int) -> bool:
+    """Whether landing has passed the transaction and stopped for it; it goes on without it from now on."""
+    late = relay.known_pumps.load().late.get(commit_ts)
+    if late is None or late.outcome != MISSED:
+        return False
+    accepted = replace(late, outcome=ACCEPTED)
+    relay.known_pumps.change(lambda seen: replace(seen, late={**seen.late, commit_ts: accepted}))
+    return True
 
 
 def skip_ddl(settings: Settings, which: int, by: str = "", why: str = "") -> str:

@@ -37,6 +37,7 @@ _STALLED_S = 15.0
 _STEP_S = 0.5  # a pump that stops isn't held up for longer by who waits for a barrier
 _MAX = 2**63 - 1
 _INLINE_BYTES = 1 << 20
+_MOST_LATE = 1000
 
 
 class CallRefusedError(Signal):
@@ -85,16 +86,30 @@ class WindowService:
                 grpc.StatusCode.INVALID_ARGUMENT, f"negative timestamps: lo {request.lo}, fresh_ts {request.fresh_ts}"
             )
         try:
-            return self._unmarked(request) or self._marked(request)
+            answer = self._unmarked(request) or self._marked(request)
+            self._add_late(request, answer)
         except StoreError as error:
             raise _refusal(error) from error
+        return answer
 
     def bounds_at_once(self, request: pb.window.BoundsRequest) -> pb.window.BoundsResponse | None:
         """As `bounds`, if nothing is in the window, and that is known without waiting for anybody; else None."""
         self._check(request.cluster_id)
-        if not self._may_be_unmarked(request) or not self._store.has_nothing_after(request.lo):
+        if not self._may_be_unmarked(request) or not self._store.has_nothing_after(request.lo, self._passing(request)):
             return None
-        return pb.window.BoundsResponse(max_commit_ts=request.fresh_ts, hi=request.fresh_ts)
+        answer = pb.window.BoundsResponse(max_commit_ts=request.fresh_ts, hi=request.fresh_ts)
+        self._add_late(request, answer)
+        return answer
+
+    def _passing(self, request: pb.window.BoundsRequest) -> int:
+        """What a reader has passed that is answered for fresh_ts; one from the future would have all that follows
+        called late.
+        """
+        return request.fresh_ts if self._time_limit.is_known(request.fresh_ts) else 0
+
+    def _add_late(self, request: pb.window.BoundsRequest, answer: pb.window.BoundsResponse) -> None:
+        for late in self._store.late_behind(request.lo)[-_MOST_LATE:]:
+            answer.late.add(commit_ts=late.commit_ts, start_ts=late.start_ts)
 
     def _may_be_unmarked(self, request: pb.window.BoundsRequest) -> bool:
         """Whether fresh_ts may be answered for without a mark. Whether PD has come to it is another pump's to find out
@@ -115,7 +130,9 @@ class WindowService:
         size = min(request.max_bytes or _MAX, request.inline_bytes, _INLINE_BYTES)
         limits = self._time_limit.passed_ts, request.max_transactions or _MAX, size
         with self._counting:
-            small = self._store.settled_window(request.lo, request.fresh_ts, *limits)
+            small = self._store.settled_window(
+                request.lo, request.fresh_ts, *limits, is_passing=bool(self._passing(request))
+            )
         if small is None or small.rows is None:
             return None
         return pb.window.BoundsResponse(

@@ -90,6 +90,20 @@ class IndexDamagedError(StoreError):
         )
 
 
+class MissedCommitError(StoreError):
+    """A Commit came below what this reader had been given, so the reader lacks a transaction."""
+
+    way_out = "repair the transaction's rows downstream of every reader, then remove the file that is named"
+
+    def __init__(self, commit_ts: int, start_ts: int, path: str) -> None:
+        super().__init__(
+            f"the commit {commit_ts} of transaction {start_ts} came after readers had passed it (did PD's clock go"
+            " back?), so this reader lacks it; repair its rows downstream of every reader, then let them go on with"
+            f" `rm {path}`"
+        )
+        self.commit_ts = commit_ts
+
+
 class WindowPurgedError(StoreError):
     """The range asked for begins before what garbage collection has removed."""
 

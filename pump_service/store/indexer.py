@@ -365,21 +365,27 @@ class Indexer:
                 [x for b in group for x in b.commits],
                 [x for b in group for x in b.offsets],
             )
-        known = self._known(batch)
+        known, begun = self._known(batch)
         self._index.put_batch(*batch)
-        self._sorter.push(batch, replay=self._replay, known=known)
+        self._sorter.push(batch, replay=self._replay, known=known, begun=begun)
         self._applied = Pointer(batch.fid, batch.offsets[-1])
 
-    def _known(self, batch: Batch) -> set[int]:
-        """The Commits of the batch, among those at or below what is published, that are in the index already."""
-        top = self._sorter.max_commit_ts
+    def _known(self, batch: Batch) -> tuple[set[int], set[int]]:
+        """Of the Commits of the batch at or below what readers may have passed: the commit timestamps of those that are
+        in the index already, and the start_ts of others of which the index has the Prewrite.
+        """
+        top = max(self._sorter.max_commit_ts, self._sorter.passed)
+        known, begun = set[int](), set[int]()
         if self._replay or min(filter(None, batch.commits), default=top + 1) > top:
-            return set()
-        return {
-            commit
-            for tp, start, commit in zip(batch.tps, batch.starts, batch.commits, strict=True)
-            if tp == COMMIT and commit <= top and self._holds(start, commit)
-        }
+            return known, begun
+        for tp, start, commit in zip(batch.tps, batch.starts, batch.commits, strict=True):
+            if tp != COMMIT or start == commit or commit > top:
+                continue
+            if self._holds(start, commit):
+                known.add(commit)
+            elif self._index.get(start) is not None:
+                begun.add(start)
+        return known, begun
 
     def _holds(self, start: int, commit: int) -> bool:
         """Whether that transaction's Commit can be read by way of the index."""
@@ -450,9 +456,9 @@ class Indexer:
                 self._sorter.push_arrays(batch.fid, *columns)
             else:
                 missed = Batch(batch.fid, *(column.tolist() for column in columns))
-                known = self._known(missed)
+                known, begun = self._known(missed)
                 self._index.put_arrays(batch.fid, *columns)
-                self._sorter.push(missed, known=known)
+                self._sorter.push(missed, known=known, begun=begun)
             self._applied = Pointer(batch.fid, int(batch.offsets[part[-1]]))
 
     def _finder(self, position: Pointer) -> GapFinder:

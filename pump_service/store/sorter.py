@@ -56,6 +56,8 @@ class Sorter:
         self._is_closed = False
         self.on_wait: Callable[[], None] = lambda: None
         """called when somebody begins to wait, in that thread"""
+        self.on_late: Callable[[list[tuple[int, int]]], None] = lambda late: None
+        """called with (start_ts, commit_ts) of the late commits of a batch, in the thread that pushes"""
         self._open: dict[int, list[Any]] = {}
         root: list[Any] = [None, None, 0, max_commit_ts, handled.fid, handled.offset, 0, 0.0, 0.0]
         root[_PREV] = root[_NEXT] = root
@@ -85,14 +87,17 @@ class Sorter:
             root = self._root
             return Pointer(root[_FID], root[_OFFSET]), root[_COMMIT]
 
-    def push(self, batch: Batch, *, replay: bool = False, known: Container[int] = ()) -> None:
+    def push(
+        self, batch: Batch, *, replay: bool = False, known: Container[int] = (), begun: Container[int] = ()
+    ) -> None:
         """Records in their order in the value log; `replay` if they may have been pushed by a former run. `known`:
-        commit timestamps that were in the index before these records.
+        commit timestamps that were in the index before these records, `begun`: transactions whose Prewrite was.
 
-        A Commit that closes a Prewrite though a higher timestamp has already been published breaks what TiDB promises
-        (a clock that went back): readers that are past it won't see it, so it is counted and reported. One that is
-        known isn't late, it comes again: a Prewrite that TiDB sent twice was opened once more behind its Commit. Nor is
-        one that came among these records already.
+        A Commit whose Prewrite is here though a higher timestamp has already been published breaks what TiDB
+        promises (a clock that went back), or contradicts a verdict: readers that are past it won't see it, so
+        it is counted and reported, and given to `on_late`. One that is known isn't late, it comes again: a
+        Prewrite that TiDB sent twice was opened once more behind its Commit. Nor is one that came among these
+        records already.
         """
         fid, tps, starts, commits, offsets = batch
         waiting, root, now = self._open, self._root, time.monotonic()
@@ -116,7 +121,7 @@ class Sorter:
                         if commit - start > LONG_TRANSACTION:
                             self._long[commit] = start
                         is_late = commit <= root[_COMMIT] or commit <= root[_MARK] or commit <= self.passed
-                        if is_late and closed is not None and not replay:
+                        if is_late and not replay and (closed is not None or start in begun):
                             late.append((start, commit))
                 last = root[_PREV]
                 if commit > last[_COMMIT]:
@@ -128,17 +133,21 @@ class Sorter:
                     del waiting[start]
             if self._waiters and before != (root[_COMMIT], root[_MARK], self.newest):
                 self._moved.notify_all()
+        missed = []
         for start, commit in dict.fromkeys(late):
             times = sum(1 for of, ts in zip(starts, commits, strict=True) if (of, ts) == (start, commit))
             if commit in known or times > late.count((start, commit)):  # the first of these Commits wasn't late
                 continue
             self.late_commits += 1
+            missed.append((start, commit))
             log.error(
                 "the commit %d of transaction %d came after a higher one was published: did PD's clock go back? "
-                "Readers beyond it will miss it",
+                "Readers beyond it are stopped",
                 commit,
                 start,
             )
+        if missed:
+            self.on_late(missed)
 
     def push_arrays(self, fid: int, tps: Ints, starts: Ints, commits: Ints, offsets: Ints) -> None:
         """As `push` with `replay`, for many records at once: those whose Prewrite and verdict both are among them,
@@ -227,6 +236,16 @@ class Sorter:
         finally:
             with self._lock:
                 self._waiters -= 1
+
+    def pass_at_rest(self, ts: int, newest: int | None = None) -> bool:
+        """Whether no Prewrite waits and, unless None, nothing was committed after `newest`. If so, a reader has
+        everything through `ts` (0: it takes nothing of it): a commit that comes below is late.
+        """
+        with self._lock:
+            if self._open or (newest is not None and self.newest > newest):
+                return False
+            self.passed = max(self.passed, ts)
+            return True
 
     def close(self) -> None:
         """Nobody waits any longer; lets go of whoever listened, and so of the files that it holds."""

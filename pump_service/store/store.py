@@ -24,6 +24,7 @@ from pump_service.store.errors import (
 )
 from pump_service.store.index import Index
 from pump_service.store.indexer import Indexer, IndexerOptions
+from pump_service.store.late import LateCommit, LateCommits
 from pump_service.store.options import MAX_QUEUED, StoreOptions
 from pump_service.store.records import MAX_TS, Bounds, Entity, Record, Resolver, StoreStats
 from pump_service.store.recovery import begin_of_indexing
@@ -77,6 +78,8 @@ class Store:
             self._log, self._indexer, options.slow_write_threshold, options.stop_write_at_available_space, self.timings
         )
         self._sorter.on_wait = self._hurry
+        self._late = LateCommits(data_dir)
+        self._sorter.on_late = self._note_late
         indexer = self._indexer
         self._reader = WindowReader(self._log, self._index, lambda: indexer.gaps)
         self._small = SmallWindows(self._log, self._index)
@@ -199,20 +202,27 @@ class Store:
         # In the order in which records go on: what isn't seen at one place is at a later one.
         return self._writer.idle and self._indexer.idle and self._sorter.open_count == 0
 
-    def has_nothing_after(self, lo: int) -> bool:
+    def has_nothing_after(self, lo: int, passing_ts: int = 0) -> bool:
         """Whether every transaction that was acknowledged before this call has its verdict, and was committed at or
         before `lo` if at all, as far as that is known without waiting and without a look at the disk. It holds for what
-        was written since the store was opened.
+        was written since the store was opened. A reader that is told so has everything through `passing_ts`.
         """
-        # The newest is read last: it is moved before a record counts as matched.
-        if not self.all_matched() or self._sorter.newest > lo or self._indexer.gaps:
+        if self._closing.is_set() or lo < self.gc_ts or self._indexer.gaps or not self.all_matched():
             return False
-        return not self._closing.is_set() and lo >= self.gc_ts
+        return self._sorter.pass_at_rest(passing_ts, lo)
 
     def note_passed(self, ts: int) -> None:
         """A reader has everything through `ts`, also where no mark went by: a commit that comes below it is late."""
         if ts > self._sorter.passed:
             self._sorter.passed = ts
+
+    def late_behind(self, ts: int) -> list[LateCommit]:
+        """The commits that came after readers had passed them, of those at or below the position of a reader (TSO)."""
+        return self._late.behind(ts)
+
+    def _note_late(self, found: list[tuple[int, int]]) -> None:
+        passed_ts = max(self._sorter.max_commit_ts, self._sorter.passed)
+        self._late.add([LateCommit(commit, start, passed_ts) for start, commit in found])
 
     def is_open(self, start_ts: int) -> bool:
         """Whether this Prewrite waits for its verdict."""
@@ -250,15 +260,18 @@ class Store:
         self._check_purged(lo)  # else what was removed meanwhile isn't in it
         return found
 
-    def settled_window(
-        self, lo: int, hi: int, passed_ts: int, max_transactions: int, max_bytes: int
+    def settled_window(  # noqa: PLR0913 the window, its limits, and what becomes of it
+        self, lo: int, hi: int, passed_ts: int, max_transactions: int, max_bytes: int, *, is_passing: bool = False
     ) -> SmallWindow | None:
-        """All of (lo, hi] that was acknowledged before this call, or may commit there, without a mark at `hi`; None as
-        in `small_window`, or if a Prewrite waits for its verdict once everything is indexed. It holds for what was
-        written since the store was opened. `passed_ts`: any TSO that PD has given, which goes behind what was written.
+        """All of (lo, hi] that was acknowledged before this call, or may commit there, without a mark at `hi`; None
+        as in `small_window`, or if a Prewrite waits for its verdict once everything is indexed. It holds for what was
+        written since the store was opened. `passed_ts`: any TSO that PD has given, which goes behind what was
+        written. `is_passing`: the reader that is given it has everything through `hi` then.
         """
         self._writer.mark(passed_ts)
-        return self.small_window(lo, hi, max_transactions, max_bytes) if self.all_matched() else None
+        if not self.all_matched() or not self._sorter.pass_at_rest(hi if is_passing else 0):
+            return None
+        return self.small_window(lo, hi, max_transactions, max_bytes)
 
     def read_window(self, lo: int, hi: int, *, strict: bool = False) -> Iterator[pa.RecordBatch]:
         """The committed transactions of (lo, hi] in WINDOW_SCHEMA, ascending commit_ts, a few MiB a batch, no fakes.
@@ -288,15 +301,18 @@ class Store:
 
         It follows what is written until `stop` is set or the store closes; 0 begins with the oldest there is.
         WindowPurgedError, also later on, if the reader is behind what has been purged. CorruptRecordError at the first
-        that can't be read.
+        that can't be read, MissedCommitError if a commit came below what this reader has.
         """
+        count = self._late.count
         if after_ts > 0:
             self._check_purged(after_ts)
-        return self._pull(after_ts if after_ts > 0 else self.gc_ts, stop)
+            self._late.check(after_ts)
+        return self._pull(after_ts if after_ts > 0 else self.gc_ts, stop, count)
 
-    def _pull(self, after_ts: int, stop: threading.Event) -> Iterator[Entity]:
+    def _pull(self, after_ts: int, stop: threading.Event, late: int) -> Iterator[Entity]:
         while not stop.is_set() and not self._closing.is_set():
             through = self._sorter.wait_for(after_ts + 1, 0.1)
+            self._late.check_since(after_ts, late)
             if through <= after_ts:
                 continue
             count = 0

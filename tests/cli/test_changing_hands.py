@@ -121,7 +121,7 @@ def test_to_a_drainer_and_back_again(story: Story, config: Path, sluice: Run, re
     refused = sluice("takeover", code=1)
     assert (
         "drainer drainer-1:8249 at 10.0.0.1:8249 is online" in refused.stderr
-        and "pause-drainer -node-id drainer-1:8249" in refused.stderr
+        and "sluice drainers pause drainer-1:8249" in refused.stderr
     )
     registry.update_drainer(drainer("paused"))
     assert f"applying goes on from {story._ts}" in sluice("takeover").stdout

@@ -25,6 +25,7 @@ class WindowPump(pb_grpc.window.WindowServicer, pb_grpc.pump.PumpServicer):
         self.stuck_at = None
         self.is_original = False
         self.purged_through = 0
+        self.late = []  # (commit_ts, start_ts)
         self.delay = threading.Event()
         self.delay.set()
         self.asked = []
@@ -60,7 +61,15 @@ class WindowPump(pb_grpc.window.WindowServicer, pb_grpc.pump.PumpServicer):
             taken.append(row)
         hi = max(request.lo, mark) if len(taken) == len(inside) else taken[-1][0]
         return pb.window.BoundsResponse(
-            max_commit_ts=mark, hi=hi, transactions=len(taken), bytes=sum(len(row[2]) for row in taken)
+            max_commit_ts=mark,
+            hi=hi,
+            transactions=len(taken),
+            bytes=sum(len(row[2]) for row in taken),
+            late=[
+                pb.window.LateCommit(commit_ts=commit, start_ts=start)
+                for commit, start in self.late
+                if commit <= request.lo
+            ],
         )
 
     def Read(self, request, context):

@@ -51,6 +51,8 @@ class WindowBounds:
     bytes: int
     window: _Bytes = field(default=b"", repr=False)
     """Its transactions, if they were asked for and are few enough: see `handed_window`."""
+    late: tuple[tuple[int, int], ...] = ()
+    """(commit_ts, start_ts) at or below `lo` that the pump received after readers had passed them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,8 @@ class PumpReader:
     def _checked(self, answer: pb.window.BoundsResponse, lo: int) -> WindowBounds:
         if answer.hi > answer.max_commit_ts and (answer.hi != lo or answer.transactions):
             raise PumpReadError(f"pump {self.host} says {answer}, a window past its own mark".replace("\n", " "))
-        return WindowBounds(answer.max_commit_ts, answer.hi, answer.transactions, answer.bytes, answer.window)
+        late = tuple((each.commit_ts, each.start_ts) for each in answer.late) if answer.late else ()
+        return WindowBounds(answer.max_commit_ts, answer.hi, answer.transactions, answer.bytes, answer.window, late)
 
     def await_newer(self, after_ts: int, wait_ms: int, told: Callable[[bool | None], None]) -> None:
         """Have `told` called, perhaps in another thread, with whether a transaction was committed after `after_ts`

@@ -212,7 +212,7 @@ def test_rows_of_a_table_without_a_key_are_written_when_none_of_them_is_there_an
     leave_checkpoint(connection, last.lo, sluice={"safe-until": end})
     forget(url)
     with pytest.raises(
-        ApplyError, match=r"table rnd.heap has no key, and \d of its rows .* are on .* already: .*pause-drainer"
+        ApplyError, match=r"table rnd.heap has no key, and \d of its rows .* are on .* already: .*sluice drainers pause"
     ):
         run_apply(config, until_ts=last.hi, run_seconds=240, prepare=local_preparer(config))
     assert rows_of(connection, "heap") == history.expected("heap")

@@ -9,11 +9,24 @@ from types import SimpleNamespace
 
 import pytest
 
+from etl import operate
 from etl.explode import PumpRange, read_range
-from etl.landing.planner import CommitsPurgedError, Planner, PumpUnavailableError, UpstreamBehindError
+from etl.landing.planner import (
+    CommitsPurgedError,
+    MissedCommitError,
+    Planner,
+    PumpUnavailableError,
+    UnreadPumpError,
+    UpstreamBehindError,
+)
 from etl.settings import Window as Limits
+from etl.settings import parse_settings
+from relay import RelayLog
+from relay.known_pumps import LANDED, MISSED, KnownPump
 from tests.etl.window_pumps import CLUSTER_ID, WindowPump
+from tests.relay.relaykit import land, window
 from upstream import PumpReadError
+from upstream.etcd import DRAINED_LABEL
 
 LIMITS = Limits(max_transactions=10, max_bytes=1000, idle_interval_ms=200)
 
@@ -168,6 +181,135 @@ def test_a_pump_that_cannot_be_reached_stops_planning_and_an_offline_one_is_left
     assert planner.plan(4).transactions == 1
 
 
+@pytest.fixture
+def relay(tmp_path):
+    return RelayLog.open(f"file://{tmp_path}/relay")
+
+
+@pytest.fixture
+def remembering(world, relay):
+    """Planners of one relay log, as processes that follow each other have them."""
+    made = []
+
+    def plan(lo):
+        made.append(Planner(CLUSTER_ID, LIMITS, world.tso, world.registry, relay=relay))
+        return made[-1].plan(lo, empty_now=True)
+
+    yield plan
+    for planner in made:
+        planner.close()
+
+
+def test_a_pump_that_has_counted_and_is_missing_in_the_registry_is_waited_for(world, relay, remembering):
+    world.pump("a", [(5, 1, b"x")])
+    lost = world.pump("b", [(6, 2, b"y")])
+    assert remembering(4).transactions == 2
+    world.pumps.remove(lost)
+    for _ in range(2):
+        with pytest.raises(PumpUnavailableError, match=r"pump 'b' at .* has no entry in the registry") as told:
+            remembering(5)
+        assert told.value.transient and "sluice pumps forget b" in told.value.way_out
+    world.pumps.append(lost)
+    assert remembering(5).transactions == 1
+    world.pumps.remove(lost)
+    assert relay.known_pumps.forget("b")
+    assert remembering(5).transactions == 0
+    assert not relay.known_pumps.forget("b")
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("through", [900, 0])
+def test_a_pump_that_was_set_offline_with_unread_binlogs_stops_landing_with_its_name_and_the_range(
+    world, relay, remembering, through, is_known
+):
+    lost = world.pump("a", [(5, 1, b"x"), (900, 899, b"z")])
+    world.pump("b", [(6, 2, b"y")])
+    if is_known:
+        lost.stuck_at = 4
+        remembering(3)
+    lost.status = dataclasses.replace(lost.status, state="offline", max_commit_ts=through)
+    if not is_known and not through:
+        assert remembering(4).transactions == 1, "it never counted, and says of nothing that it has it"
+        return
+    range_told = r"commits in \(4, 900\]" if through else "what it took after commit_ts 4 is unknown"
+    with pytest.raises(UnreadPumpError, match=f"pump 'a' at .* is offline.*{range_told}") as told:
+        remembering(4)
+    assert not told.value.transient
+    assert all(way in told.value.way_out for way in ("bring its disk back", "sluice pumps forget a", "sluice verify"))
+    lost.status = dataclasses.replace(lost.status, state="online")
+    lost.stuck_at = None
+    assert remembering(4).transactions == 3
+    lost.status = dataclasses.replace(lost.status, state="offline")
+    relay.known_pumps.forget("a")
+    world.pumps.remove(lost)  # as the order does
+    assert remembering(4).transactions == 1
+
+
+def test_a_pump_that_has_handed_over_everything_leaves_without_a_word(world, relay, remembering):
+    lost = world.pump("a", [(5, 1, b"x")])
+    world.pump("b", [(6, 2, b"y")])
+    remembering(4)
+    left = dataclasses.replace(lost.status, state="offline", max_commit_ts=10**6, label={DRAINED_LABEL: "900"})
+    lost.status = left
+    with pytest.raises(UnreadPumpError, match=r"commits in \(899, "):
+        remembering(899)
+    assert remembering(900) is not None
+    assert set(relay.known_pumps.load().pumps) == {"b"}
+    world.pumps.remove(lost)
+    assert remembering(901) is not None
+
+
+def test_a_commit_that_came_after_landing_had_passed_it_stops_landing_until_an_operator_leaves_it_out(
+    world, relay, remembering
+):
+    pump = world.pump("a")
+    relay.begin(window(1, 4))
+    land(relay, 4, 20, 6, 9)
+    pump.late = [(6, 5), (7, 3)]
+    for _ in range(2):
+        with pytest.raises(MissedCommitError, match=r"pump 'a' received the commit of transaction 3 at 7 ") as told:
+            remembering(20)
+        assert not told.value.transient and "sluice txn skip 7" in told.value.way_out
+    assert {ts: late.outcome for ts, late in relay.known_pumps.load().late.items()} == {6: LANDED, 7: MISSED}
+    settings = parse_settings(
+        {"upstream": {"pd-urls": "http://127.0.0.1:1"}, "relay": {"url": relay.url}, "downstream": {"host": "h"}},
+        "here",
+    )
+    assert "is left out" in operate.skip_transaction(settings, 7)
+    assert remembering(20) is not None
+    pump.late.append((21, 2))
+    assert remembering(20) is not None, "it comes with the next window"
+
+
+@pytest.mark.parametrize(("began", "stops"), [(50, False), (2, True)])
+def test_a_late_commit_of_windows_that_are_gone_counts_unless_the_log_began_behind_it(
+    world, relay, remembering, began, stops
+):
+    pump = world.pump("a")
+    first = window(began, 60)
+    relay.begin(first)
+    land(relay, 60, 70)
+    relay.storage.remove(first.path)
+    pump.late = [(7, 3)]
+    if stops:
+        with pytest.raises(MissedCommitError):
+            remembering(70)
+    else:
+        assert remembering(70) is not None
+
+
+def test_an_original_pump_that_was_closing_leaves_when_landing_has_come_as_far_as_its_fakes(world, relay, remembering):
+    lost, other = world.pump("a"), world.pump("b")
+    known = {"a": KnownPump(lost.status.host, "closing", is_original=True), "b": KnownPump(other.status.host, "online")}
+    relay.known_pumps.change(lambda seen: dataclasses.replace(seen, pumps=known))
+    lost.status = dataclasses.replace(lost.status, state="offline", max_commit_ts=10**10)
+    with pytest.raises(UnreadPumpError, match="pump 'a'"):
+        remembering(400)
+    lost.status = dataclasses.replace(lost.status, max_commit_ts=500)
+    assert remembering(400) is not None
+    assert set(relay.known_pumps.load().pumps) == {"b"}
+
+
 @pytest.mark.parametrize(
     ("pumps", "what"), [([], "no pump in the registry"), (["offline"], "1 pumps in the registry, all offline")]
 )
@@ -187,8 +329,9 @@ def test_commits_that_a_pump_has_purged_are_an_error_that_waiting_does_not_mend(
 
 def test_a_clock_behind_what_was_landed_is_said(world, planner):
     world.pump("a")
-    with pytest.raises(UpstreamBehindError, match="PD's clock is at 1001, but commits through 2000 are landed"):
+    with pytest.raises(UpstreamBehindError, match=r"PD's clock went back: .*timestamps in \(1001, 2000\]") as told:
         planner.plan(2000)
+    assert not told.value.transient, "what is committed until it has caught up would be passed over"
 
 
 def test_a_wrong_cluster_is_said_by_the_pump(world):

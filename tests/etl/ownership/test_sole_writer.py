@@ -68,7 +68,7 @@ def test_a_pipeline_does_not_begin_while_a_drainer_is_online_and_begins_when_it_
         with pytest.raises(
             NotSoleWriterError,
             match=(
-                f"drainer drainer-1:8249 at 10.0.0.1:8249 is {state} .*unrelated-drainers.*pause-drainer -node-id"
+                f"drainer drainer-1:8249 at 10.0.0.1:8249 is {state} .*unrelated-drainers.*sluice drainers pause"
                 " drainer-1:8249"
             ),
         ):

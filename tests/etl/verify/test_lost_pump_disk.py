@@ -9,18 +9,17 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 
 from embedded.stack import Stack, StackError
+from etl.landing.planner import UnreadPumpError
 from etl.sinks import ApplyError
 from relay import RelayLog
 from tests.etl.backfill.running import DATABASE, Pipeline, pipeline, typing
 from tests.etl.mariadb_fixture import MariaDBServer
-from upstream import EtcdClient, Registry
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +60,7 @@ def lose_pump_2(running: Pipeline, stack: Stack) -> Pipeline:
     return Pipeline(running.settings, running.control, running.sql_port)
 
 
-def said(typed: Callable[..., Result], *words: str, code: int) -> str:
+def said(typed: Callable[..., Result], *words: str, code: int | None) -> str:
     done = typed(*words)
     assert done.return_value == code, (words, done.output, done.exception)
     return done.stdout
@@ -84,10 +83,14 @@ def test_what_is_lost_is_said_to_the_transaction_and_brought_back_by_the_runbook
     log = RelayLog.open(running.settings.relay.url)
     landed = log.last()
     assert landed is not None and landed.hi < newest
-    with EtcdClient(running.settings.upstream.pd_urls) as etcd:  # as `binlogctl -cmd update-pump` does
-        registry = Registry(etcd)
-        (lost,) = (pump for pump in registry.pumps() if pump.node_id == "pump-2")
-        registry.update_pump(replace(lost, state="offline"))
+    said(typed, "pumps", "offline", "pump-2", "--gone", code=None)
+    again.start()
+    again.threads[0].join(180)
+    stopped = again.errors.pop()
+    assert isinstance(stopped, UnreadPumpError) and "'pump-2'" in str(stopped) and str(landed.hi) in str(stopped)
+    again.stop()
+    said(typed, "pumps", "forget", "pump-2", code=None)
+    again = Pipeline(running.settings, running.control, running.sql_port)
     again.start()
     try:
         again.caught_up()

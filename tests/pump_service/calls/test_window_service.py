@@ -47,3 +47,24 @@ def test_a_commit_below_where_a_reader_asks_from_without_a_mark_is_late_unless_i
         eventually(store.all_matched)
         assert store.stats().late_commits == late
     store.close()
+
+
+def test_bounds_name_the_commits_that_came_after_a_reader_had_passed_them(tmp_path):
+    limit = time_limit()
+    store = Store.open(tmp_path, OPTIONS)
+    service = WindowService(CLUSTER, store, limit, threading.Event())
+    now = limit._clock.fresh()
+
+    def late(lo, answer=service.bounds):
+        asked = pb.window.BoundsRequest(cluster_id=CLUSTER, lo=lo, fresh_ts=now, ts_is_checked=True)
+        return [(each.commit_ts, each.start_ts) for each in answer(asked).late]
+
+    assert late(now - 1, service.bounds_at_once) == []
+    write(store, prewrite(now - 10), commit(now - 10, now))
+    eventually(store.all_matched)
+    eventually(lambda: store.stats().late_commits == 1)
+    limit._clock.fresh()
+    assert late(now - 1) == []
+    now += 5
+    assert late(now - 5, service.bounds_at_once) == late(now - 5) == [(now - 5, now - 15)]
+    store.close()

@@ -1,0 +1,102 @@
+"""The pumps that counted once: none of them stops counting before everything that it holds is landed.
+
+A registry may lose entries (PD rebuilt, etcd restored), and an operator may set a dead pump offline. In both cases the
+pump's last binlogs would be passed over. A pump of Sluice's that goes offline by itself leaves in its entry the TSO
+through which all drainers have read it. An original pump leaves no such proof: the states that it went through count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import replace
+
+from etl.landing._pump_errors import PumpUnavailableError, UnreadPumpError
+from relay.known_pumps import KnownPump, KnownPumps, PumpsSeen
+from upstream import NodeStatus, tso
+
+FAKES_EVERY = tso.span(5_000)
+"""An idle original pump writes a fake binlog every 3 s, so its last timestamp may be that far beyond what it holds."""
+
+
+class CountedPumps:
+    """What the relay log says of pumps, looked up when it is needed; None for a relay log that doesn't exist."""
+
+    def __init__(self, known: KnownPumps | None) -> None:
+        self._known = known
+        self._seen: PumpsSeen | None = None
+
+    def look_again(self) -> None:
+        """Drop what was loaded: another process may have landed meanwhile."""
+        self._seen = None
+
+    def check(self, registered: Sequence[NodeStatus], lo: int) -> None:
+        """Raise PumpUnavailableError or UnreadPumpError if a window after `lo` (TSO) would pass over a pump."""
+        if (problem := self._problem(registered, lo)) is None:
+            return
+        self._seen = None  # an operator may have given up what it holds
+        if (problem := self._problem(registered, lo)) is not None:
+            raise problem
+
+    def note(self, counting: Iterable[NodeStatus], originals: Container[str]) -> None:
+        """Durably keep these pumps as those that count. `originals`: addresses of original pumps."""
+        if self._known is None:
+            return
+        pumps = {pump.node_id: KnownPump(pump.host, pump.state, pump.host in originals) for pump in counting}
+        before = self._load().pumps
+        if pumps == before:
+            return
+        gone = before.keys() - pumps.keys()
+        self._seen = self._known.change(
+            lambda seen: replace(
+                seen, pumps={each: pump for each, pump in {**seen.pumps, **pumps}.items() if each not in gone}
+            )
+        )
+
+    def _load(self) -> PumpsSeen:
+        if self._seen is None:
+            self._seen = self._known.load() if self._known is not None else PumpsSeen()
+        return self._seen
+
+    def _problem(self, registered: Sequence[NodeStatus], lo: int) -> PumpUnavailableError | UnreadPumpError | None:
+        known = self._load().pumps
+        entries = {pump.node_id: pump for pump in registered}
+        for node_id, pump in known.items():
+            if node_id not in entries:
+                return _missing(node_id, pump)
+        for entry in registered:
+            if entry.state == "offline" and not _is_read(entry, known.get(entry.node_id), lo):
+                return _unread(entry, lo)
+        return None
+
+
+def _is_read(entry: NodeStatus, known: KnownPump | None, lo: int) -> bool:
+    """Whether everything that an offline pump held lies at or before `lo` (TSO), as far as its entry proves it."""
+    if entry.drained_ts is not None:
+        return entry.drained_ts <= lo
+    if known is None:  # it didn't count since the relay log began: what lies before that isn't wanted
+        return not lo or entry.max_commit_ts <= lo
+    return known.is_original and known.state == "closing" and entry.max_commit_ts <= lo + FAKES_EVERY
+
+
+def _missing(node_id: str, pump: KnownPump) -> PumpUnavailableError:
+    return PumpUnavailableError(
+        f"pump {node_id!r} at {pump.host}, last seen {pump.state}, has no entry in the registry: what it holds would be"
+        " passed over, so every window waits for it",
+        way_out="start the pump, it registers itself again; if it is gone for good, accept the loss of what was not"
+        f" landed: `sluice pumps forget {node_id}`",
+    )
+
+
+def _unread(entry: NodeStatus, lo: int) -> UnreadPumpError:
+    through = max(entry.drained_ts or 0, entry.max_commit_ts)
+    what = (
+        f"commits in ({lo}, {through}], through {tso.text(through)}, were on it"
+        if through > lo
+        else f"it didn't go offline by itself, and what it took after commit_ts {lo} is unknown"
+    )
+    return UnreadPumpError(
+        f"pump {entry.node_id!r} at {entry.host} is offline with binlogs that were not landed: {what}; landing ends at"
+        f" {tso.text(lo)}",
+        way_out=f"bring its disk back and start the pump. If its binlogs are lost: `sluice pumps forget"
+        f" {entry.node_id}` accepts that, `sluice resume`, then `sluice verify` and its --repair bring the rows",
+    )

@@ -1,0 +1,102 @@
+"""What landing knows of the pumps: those that count, and commits that came after a reader had passed them.
+
+    <url>/pumps/<number>.json     the newest counts, see `relay.numbered`
+
+    {"pumps": {"pump-1:8250": {"host": "10.0.0.1:8250", "state": "online", "is_original": false}},
+     "late": {"470655472620535808": {"start_ts": 1, "pump": "pump-1:8250", "outcome": "missed"}}, "token": "…"}
+
+The registry may lose an entry, and a pump may be set offline with binlogs that nothing has read. A pump that counted
+once is therefore kept here until it has handed over everything, or an operator gives up what it holds.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+
+from relay.format_version import parse_json
+from relay.numbered import Form, Numbered
+from relay.storage import Storage
+
+__all__ = ["ACCEPTED", "LANDED", "MISSED", "KnownPump", "KnownPumps", "LateCommit", "PumpsSeen"]
+
+LANDED, MISSED, ACCEPTED = "landed", "missed", "accepted"
+_FOLDER = "pumps"
+_KEPT = 64
+_WAY_OUT = "restore the file from a copy; without the folder landing takes the registry's pumps for all there are"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPump:
+    """A pump as it was when it counted last. `host` is "ip:port", `state` the registry's."""
+
+    host: str
+    state: str
+    is_original: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LateCommit:
+    """A commit that a pump received after readers had passed its timestamp. `outcome`: LANDED, MISSED or ACCEPTED."""
+
+    start_ts: int
+    pump: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class PumpsSeen:
+    """The document: `pumps` by node id, `late` by commit ts."""
+
+    pumps: Mapping[str, KnownPump] = field(default_factory=dict)
+    late: Mapping[int, LateCommit] = field(default_factory=dict)
+
+    def to_json(self) -> bytes:
+        """Encode as the file's content; the token makes two writers' files differ."""
+        raw = {
+            "pumps": {node_id: asdict(pump) for node_id, pump in self.pumps.items()},
+            "late": {str(commit_ts): asdict(late) for commit_ts, late in self.late.items()},
+            "token": secrets.token_hex(6),
+        }
+        return json.dumps(raw, ensure_ascii=False).encode() + b"\n"
+
+    @classmethod
+    def from_json(cls, data: bytes) -> PumpsSeen:
+        """Decode the file's content. Raises ValueError."""
+        raw = parse_json(data, "what landing knows of the pumps")
+        try:
+            pumps = {node_id: KnownPump(**each) for node_id, each in raw["pumps"].items()}
+            late = {int(commit_ts): LateCommit(**each) for commit_ts, each in raw["late"].items()}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"no document of pumps: {error}") from None
+        return cls(pumps, late)
+
+
+class KnownPumps:
+    """The document in a relay log. Every method raises RelayCorruptError, OSError."""
+
+    def __init__(self, storage: Storage) -> None:
+        form = Form(PumpsSeen.to_json, PumpsSeen.from_json, PumpsSeen, _WAY_OUT)
+        self._file = Numbered(storage, _FOLDER, form, _KEPT)
+
+    def load(self) -> PumpsSeen:
+        """Return the newest; empty before the first window."""
+        return self._file.load()
+
+    def change(self, change: Callable[[PumpsSeen], PumpsSeen]) -> PumpsSeen:
+        """Durably store what `change` makes of the newest, by compare-and-set. `change` may run several times."""
+        return self._file.change(change)
+
+    def forget(self, node_id: str) -> bool:
+        """Give up what a pump holds; False if it isn't known here."""
+        was_known = False
+
+        def without(seen: PumpsSeen) -> PumpsSeen:
+            nonlocal was_known
+            was_known = node_id in seen.pumps
+            return PumpsSeen({each: pump for each, pump in seen.pumps.items() if each != node_id}, seen.late)
+
+        self.change(without)
+        return was_known
