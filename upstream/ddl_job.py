@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from upstream.by_id import schemas_by_id, tables_by_id, to_json
+from upstream.folded import folded
 from upstream.schema import Schema, Table
 
 
@@ -164,4 +165,4 @@ def _values(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _place(table: Table) -> tuple[str, str]:
-    return table.schema_name.lower(), table.name.lower()
+    return folded(table.schema_name), folded(table.name)

@@ -13,6 +13,7 @@ from upstream import tso
 from upstream.by_id import TablesNow, to_json
 from upstream.ddl_actions import IGNORED_ACTIONS, MOVES_ROWS, Action
 from upstream.ddl_job import Effect
+from upstream.folded import folded
 from upstream.job import HistoryError, Job
 from upstream.old_collations import binary_schema, binary_table
 from upstream.rename_statement import renames
@@ -110,8 +111,8 @@ class SchemaHistory:
 
     def find(self, schema_name: str, table_name: str) -> Table | None:
         """The table of this name (any case), None if there is none now."""
-        wanted = schema_name.lower(), table_name.lower()
-        return next((t for t in self.tables.values() if (t.schema_name.lower(), t.name.lower()) == wanted), None)
+        wanted = folded(schema_name), folded(table_name)
+        return next((t for t in self.tables.values() if (folded(t.schema_name), folded(t.name)) == wanted), None)
 
     def apply(self, job: Job) -> Effect:
         """Move on by one job and return what it changed.
@@ -243,13 +244,13 @@ class SchemaHistory:
     def _put_table(self, table_id: int, table: Table | None) -> None:
         old = self.tables.pop(table_id, None)
         if old is not None:
-            self._by_name[old.schema_id][old.name.lower()].discard(table_id)
+            self._by_name[old.schema_id][folded(old.name)].discard(table_id)
         if table is not None:
             self.tables[table_id] = table
             self._put_name(table_id, table.schema_id, table.name)
 
     def _put_name(self, table_id: int, schema_id: int, name: str) -> None:
-        self._by_name.setdefault(schema_id, {}).setdefault(name.lower(), set()).add(table_id)
+        self._by_name.setdefault(schema_id, {}).setdefault(folded(name), set()).add(table_id)
 
     def _table(self, job: Job, info: Mapping[str, Any], schema_id: int | None = None) -> Table:
         schema_id = job.schema_id if schema_id is None else schema_id
@@ -258,7 +259,7 @@ class SchemaHistory:
 
     def _created(self, table: Table) -> dict[int, Table | None]:
         # CREATE OR REPLACE VIEW gives the name to a new id without a job that drops the old one.
-        named = self._by_name.get(table.schema_id, {}).get(table.name.lower(), ())
+        named = self._by_name.get(table.schema_id, {}).get(folded(table.name), ())
         tables: dict[int, Table | None] = dict.fromkeys(sorted(named))
         tables[table.id] = table
         return tables
@@ -304,8 +305,8 @@ class SchemaHistory:
             return stay
         # A name without a schema belongs to the session's database, and that is where such an old name was found.
         current = next((stay[i] for i, (old, _) in enumerate(pairs) if old is None), job.schema_id)
-        by_name = {s.name.lower(): s.id for s in self.schemas.values()}
-        return [current if new is None else by_name.get(new.lower(), stay[i]) for i, (_, new) in enumerate(pairs)]
+        by_name = {folded(s.name): s.id for s in self.schemas.values()}
+        return [current if new is None else by_name.get(folded(new), stay[i]) for i, (_, new) in enumerate(pairs)]
 
 
 def _move_to_json(move: Moved) -> dict[str, Any]:

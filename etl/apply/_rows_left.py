@@ -19,6 +19,7 @@ from etl.shapes.raw_changes import Images, RawChanges, decode
 from etl.steps import ChangeError
 from relay import DELETE, INSERT, SKIP, UPDATE, RelayLog, Window
 from upstream.codec.row import column_ids
+from upstream.folded import folded
 from upstream.schema import Column, Table
 
 _COLUMNS = "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
@@ -89,8 +90,8 @@ class Places:
 
     def _look(self, table: Table) -> Place:
         goal = self._rules.routes.target(table.schema_name, table.name)
-        there = {str(name).lower() for (name,) in self._session.query(_COLUMNS, (goal.schema, goal.table))}
-        names = {column.id: column.name for column in table.columns if column.name.lower() in there}
+        there = {folded(str(name)) for (name,) in self._session.query(_COLUMNS, (goal.schema, goal.table))}
+        names = {column.id: column.name for column in table.columns if folded(column.name) in there}
         return Place(f"{quote_name(goal.schema)}.{quote_name(goal.table)}", names)
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from etl.asof.row_bytes import row_bytes
 from etl.asof.row_digests import row_digests
+from upstream.folded import folded
 from upstream.schema import Column, Table
 
 _MASK = (1 << 128) - 1
@@ -53,7 +54,7 @@ def fingerprint(table: Table, batches: Iterable[pa.RecordBatch | pa.Table]) -> F
 
 def compared_columns(table: Table) -> list[Column]:
     """The columns that count, in an order that is the same wherever a table is."""
-    return sorted(table.writable_columns, key=lambda column: column.name.lower())
+    return sorted(table.writable_columns, key=lambda column: folded(column.name))
 
 
 def _of_batch(columns: Sequence[Column], batch: pa.RecordBatch | pa.Table) -> Fingerprint:

@@ -13,6 +13,7 @@ from relay import WindowLog
 from upstream import tso
 from upstream.ddl_actions import Action
 from upstream.ddl_job import DdlJob
+from upstream.folded import folded
 from upstream.history import SYSTEM_SCHEMAS
 from upstream.schema import Table
 from upstream.table_name import fits
@@ -50,7 +51,7 @@ class History:
         there = {t.full_name: t for t in self.tables_at[moment].values() if t.is_base_table and _is_users(t)}
         found: dict[str, Table] = {}
         for name in wanted:
-            matched = {full: t for full, t in there.items() if fits(full.lower(), name.lower())}
+            matched = {full: t for full, t in there.items() if fits(folded(full), folded(name))}
             if not matched:
                 raise AsOfError(f"no table {name} at {tso.text(moment)}{self._hint(name, moment)}", way_out=_ask(name))
             found |= matched
@@ -77,7 +78,7 @@ def _is_about(ddl: DdlJob, name: str) -> bool:
 
 
 def _is_users(table: Table) -> bool:
-    return table.schema_name.lower() not in SYSTEM_SCHEMAS
+    return folded(table.schema_name) not in SYSTEM_SCHEMAS
 
 
 def _ask(name: str) -> str:

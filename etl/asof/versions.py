@@ -14,6 +14,7 @@ from etl.asof.errors import AsOfError
 from etl.formats.ddl_columns import pair_columns
 from upstream.codec.columnar import arrow_type
 from upstream.ddl_job import DdlJob
+from upstream.folded import folded
 from upstream.schema import Column, Table
 
 INEXACT = ("float",)
@@ -73,7 +74,7 @@ class Version:
     def first(cls, table: Table, brings: frozenset[str] | None = None) -> Version:
         """Of a table that is new, or comes from a base that `brings` these stored generated columns."""
         columns = (c for c in table.stored_columns if not c.generated or brings is None or c.name in brings)
-        return cls(table, {column.name: column.name.lower() for column in columns})
+        return cls(table, {column.name: folded(column.name) for column in columns})
 
     def after(self, ddl: DdlJob, table: Table) -> Version:
         """Behind a DDL that leaves `table` of it. Raises AsOfError."""
@@ -90,7 +91,7 @@ class Version:
                 if was.name in self.labels:
                     labels[column.name] = self.labels[was.name]
             elif not column.generated:
-                labels[column.name] = f"{column.name.lower()} {ddl.commit_ts}"
+                labels[column.name] = f"{folded(column.name)} {ddl.commit_ts}"
         return Version(table, labels)
 
     def renumbered(self, table: Table) -> Version:

@@ -31,6 +31,7 @@ from etl.formats.key_ranges import in_range
 from relay.appointments import COMPARE, Appointment, Appointments, Mending, Ready
 from relay.jobs import Done, Run, TableProgress
 from relay.storage import Storage
+from upstream.folded import folded
 from upstream.schema import Table
 
 log = logging.getLogger("sluice.backfill")
@@ -262,7 +263,7 @@ class Backfill:
     def _begin(self, plan: TablePlan, table: Table) -> None:
         if self._request.mode != COMPARE and table.id != plan.table_id:  # truncated since it was planned
             self._appointing.mend(Mending(self._mending(plan, table.id), self._job, (table.id,)), self._run)
-        if plan.is_created and plan.target.lower() not in self._sides.downstream.columns():
+        if plan.is_created and folded(plan.target) not in self._sides.downstream.columns():
             self.warnings += self._sides.downstream.create_table(table, self._sides.upstream.definitions)
 
     def _is_whole(self, plan: TablePlan) -> bool:

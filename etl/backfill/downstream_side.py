@@ -16,6 +16,7 @@ from etl.ddl import DdlExecutor
 from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession
 from etl.downstream.chunk_results import ChunkResult, ChunkResults
 from etl.settings import Settings
+from upstream.folded import folded
 from upstream.schema import Table
 from upstream.table_name import full_name
 
@@ -72,7 +73,7 @@ class DownstreamSide:
             for schema, table, column in self._session.query(
                 "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS"
             ):
-                found.setdefault(full_name(schema, table).lower(), set()).add(str(column).lower())
+                found.setdefault(folded(full_name(schema, table)), set()).add(folded(str(column)))
             return found
 
         return self._asked(look)
@@ -87,7 +88,7 @@ class DownstreamSide:
             found = next((t for t in definitions(before.commit_ts).tables if t.id == table.id), None)
             if found is None:  # the checkpoint will come to its CREATE TABLE, or just has
                 time.sleep(_RETRY_S)
-                if table.full_name.lower() in self.columns():
+                if folded(table.full_name) in self.columns():
                     return []
                 continue
             ddl = scoped(create(found, before.commit_ts), self._settings.filters, self._settings.routes)

@@ -16,6 +16,7 @@ from etl.copy.definitions import Definitions
 from etl.rules import Filter, RouteError, Routes
 from etl.shapes.identity import locating_columns
 from relay.appointments import COMPARE, MISSING
+from upstream.folded import folded
 from upstream.schema import Table
 from upstream.table_name import fits, full_name
 
@@ -177,7 +178,7 @@ class _Planner:
         if not key:
             self._check_keyless(table, size)
         goal = full_name(target.schema, target.table)
-        held = self._held.get(goal.lower())
+        held = self._held.get(folded(goal))
         self._check_columns(table, held, goal)
         only = request.only.get(table.full_name, ()) if key else ()
         return TablePlan(
@@ -206,7 +207,7 @@ class _Planner:
             self._notes.append(f"{target} isn't there downstream, and is created")
             return
         wanted = [column.name for column in table.stored_columns]
-        if lacking := [name for name in wanted if name.lower() not in held]:
+        if lacking := [name for name in wanted if folded(name) not in held]:
             raise BackfillError(
                 f"{target} downstream lacks the columns {', '.join(lacking)}: if a DDL adds them that isn't applied"
                 " yet, wait for it; else add them there"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from etl.base.downstream_rows import DownstreamTable
 from etl.downstream import MySQLSession
+from upstream.folded import folded
 
 __all__ = ["HeldTable", "held_tables", "unlike"]
 
@@ -39,7 +40,7 @@ def unlike(place: DownstreamTable, there: HeldTable | None, address: str) -> str
         return f"{place.full_name} is not on {address}"
     if not there.has_transactions:
         return f"{place.full_name} on {address} is in the storage engine {there.engine}, which has no snapshots"
-    missing = [c.name for c in place.table.writable_columns if c.name.lower() not in there.columns]
+    missing = [c.name for c in place.table.writable_columns if folded(c.name) not in there.columns]
     return f"{place.full_name} on {address} has no column {', '.join(missing)}" if missing else ""
 
 
@@ -61,4 +62,4 @@ def held_tables(session: MySQLSession, schemas: set[str]) -> dict[tuple[str, str
 
 
 def _lower(schema: object, name: object) -> tuple[str, str]:
-    return str(schema).lower(), str(name).lower()
+    return folded(str(schema)), folded(str(name))

@@ -13,6 +13,7 @@ from etl.rules import RouteError
 from etl.settings import Settings
 from relay import RelayLog
 from relay.jobs import Jobs
+from upstream.folded import folded
 from upstream.schema import Table
 
 __all__ = ["downstream_tables", "hindrances", "left_out", "place_of", "some"]
@@ -33,13 +34,13 @@ def downstream_tables(
     held = held_tables(session, {place.schema for place in places})
     found: list[tuple[DownstreamTable, int]] = []
     for place in places:
-        there = held.get((place.schema.lower(), place.name.lower()))
+        there = held.get((folded(place.schema), folded(place.name)))
         problem = unlike(place, there, session.address)
         if problem:
             problems.append(problem)
         elif there is not None:
             stored = (column.name for column in place.table.stored_columns if column.generated)
-            brings = frozenset(name for name in stored if name.lower() in there.columns)
+            brings = frozenset(name for name in stored if folded(name) in there.columns)
             found.append((replace(place, brings=brings), there.bytes))
     return found, problems
 

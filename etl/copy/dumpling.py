@@ -24,6 +24,7 @@ from etl.copy.source import Chunk, TableEstimate
 from relay import RelayError
 from relay.storage import open_storage
 from upstream.codec.columnar import arrow_type
+from upstream.folded import folded
 from upstream.schema import Table
 
 __all__ = ["CsvFormat", "DumplingFolder", "DumplingOptions"]
@@ -194,9 +195,9 @@ def _batch(
 ) -> pa.RecordBatch:
     """Fields, in the order of `names`, as a batch in the order of the table's columns."""
     file, offset = where
-    at = {name.lower(): number for number, name in enumerate(names)}
+    at = {folded(name): number for number, name in enumerate(names)}
     columns = table.writable_columns
-    if len(at) != len(columns) or any(column.name.lower() not in at for column in columns):
+    if len(at) != len(columns) or any(folded(column.name) not in at for column in columns):
         raise DumpError(
             file,
             offset,
@@ -205,7 +206,7 @@ def _batch(
         )
     arrays = []
     for column in columns:
-        index = at[column.name.lower()]
+        index = at[folded(column.name)]
         try:
             arrays.append(column_array(column, fields, index, spelling))
         except ValueRefused as error:

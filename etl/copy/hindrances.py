@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from etl.copy.plan import CopyPlan
 from etl.downstream import CheckpointTable, MySQLSession
 from relay import RelayLog
+from upstream.folded import folded
 from upstream.table_name import full_name
 
 __all__ = ["downstream_problems", "needed_from", "relay_problems"]
@@ -56,10 +57,10 @@ def downstream_problems(
 
 
 def _held(session: MySQLSession, plan: CopyPlan, into: Sequence[str]) -> list[str]:
-    targets = {planned.schema.lower() for planned in plan.tables} - {name.lower() for name in into}
-    planned = {(p.schema.lower(), p.name.lower()) for p in plan.tables}
+    targets = {folded(planned.schema) for planned in plan.tables} - {folded(name) for name in into}
+    planned = {(folded(p.schema), folded(p.name)) for p in plan.tables}
     return sorted(
         full_name(schema, name)
         for schema, name in session.query("SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES")
-        if str(schema).lower() in targets or (str(schema).lower(), str(name).lower()) in planned
+        if folded(str(schema)) in targets or (folded(str(schema)), folded(str(name))) in planned
     )

@@ -27,6 +27,7 @@ from etl.formats.sql_text import quote_name
 from etl.settings import Downstream
 from etl.steps import BytesDetail, Step
 from etl.waiting import Waiting
+from upstream.folded import folded
 
 log = logging.getLogger("sluice.copy")
 
@@ -195,7 +196,7 @@ class Loader:
                 form = Layout.from_json(json.loads(layout.as_py()))
                 if form.generated:
                     there = self._computed_there(session, planned)
-                    form = replace(form, left_out=tuple(n for n in form.generated if n.lower() in there))
+                    form = replace(form, left_out=tuple(n for n in form.generated if folded(n) in there))
                 bytes_in = text & set(form.hex) - set(form.left_out)
                 if columns := bytes_in - self._held.get(planned.target, set()):
                     return columns
@@ -247,7 +248,7 @@ def computed_there(session: MySQLSession, planned: PlannedTable) -> frozenset[st
         " COALESCE(GENERATION_EXPRESSION, '') <> ''",
         (planned.schema, planned.name),
     )
-    return frozenset(str(name).lower() for (name,) in rows)
+    return frozenset(folded(str(name)) for (name,) in rows)
 
 
 def count_rows(session: MySQLSession, schema: str, name: str) -> int:

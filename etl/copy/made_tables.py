@@ -18,6 +18,7 @@ from etl.downstream import MySQLSession
 from etl.formats.sql_text import quote_name
 from etl.rules import Filter, Routes
 from upstream.ddl_job import DdlJob
+from upstream.folded import folded
 from upstream.schema import Table
 from upstream.table_name import full_name
 
@@ -126,7 +127,7 @@ class MadeTables:
         if not wanted:
             return
         computed = computed_there(self._session, planned)
-        if plain := [name for name in wanted if name.lower() not in computed]:
+        if plain := [name for name in wanted if folded(name) not in computed]:
             raise CopyError(without_values(planned.table, plain))
 
     def _execute(self, ddl: DdlJob) -> None:

@@ -29,6 +29,7 @@ from etl.formats.sql_text import quote_name, quote_table, quote_text
 from upstream.column_types import LONG
 from upstream.ddl_actions import Action
 from upstream.ddl_job import DdlJob
+from upstream.folded import folded
 from upstream.schema import STATE_PUBLIC, Column, Index, Table
 from upstream.table_name import full_name
 
@@ -48,7 +49,7 @@ class _Alteration:
         self._session = session
         self._dialect = session.dialect
         self._ddl = ddl
-        self._actual = {column.name.lower(): column for column in actual_columns(session, table)}
+        self._actual = {folded(column.name): column for column in actual_columns(session, table)}
         self._partition_names = actual_partitions(session, table)
         self._pairs = pair_columns(old, table, ddl)
         self._old = old
@@ -88,8 +89,8 @@ class _Alteration:
 
     def _is_partitioned_as_wanted(self) -> bool:
         """Whether an interruption came behind the change of partitions."""
-        wanted = [plain_name(d["name"]).lower() for d in (self._table.partition or {}).get("definitions") or ()]
-        old = [plain_name(d["name"]).lower() for d in (self._old.partition or {}).get("definitions") or ()]
+        wanted = [folded(plain_name(d["name"])) for d in (self._table.partition or {}).get("definitions") or ()]
+        old = [folded(plain_name(d["name"])) for d in (self._old.partition or {}).get("definitions") or ()]
         return wanted != old and self._partition_names == wanted
 
     def _where(self, column: Column) -> ActualColumn | None:
@@ -98,11 +99,11 @@ class _Alteration:
         named = [column.name] if was is None else [was.name, column.name]
         if (
             was is not None
-            and column.name.lower() in self._actual
-            and column.name.lower() not in {c.name.lower() for c in self._old.columns if c.public}
+            and folded(column.name) in self._actual
+            and folded(column.name) not in {folded(c.name) for c in self._old.columns if c.public}
         ):
             named.reverse()  # it has its new name already
-        return next((self._actual[name.lower()] for name in named if name.lower() in self._actual), None)
+        return next((self._actual[folded(name)] for name in named if folded(name) in self._actual), None)
 
     def _held(self, column: Column, bound: set[str]) -> Column:
         """`column` in the form in which the downstream has held it so far, if that form is good for it still."""
@@ -111,7 +112,7 @@ class _Alteration:
             return column
         if holds_bytes(was, actual.data_type) and column.kind == "text":
             column = as_bytes(column)
-        if column.name.lower() not in bound:
+        if folded(column.name) not in bound:
             column = kept_long(column, was, actual.data_type)
         return (
             replace(column, generated="", generated_stored=False)
@@ -136,7 +137,7 @@ class _Alteration:
                 yield f"ADD COLUMN {definition}{place if column.id not in placed else ''}"
                 continue
             moves = column.id not in placed
-            same_name = actual.name.lower() == column.name.lower()
+            same_name = folded(actual.name) == folded(column.name)
             if same_name and not moves and was is not None and self._as_before(was, column, actual) == definition:
                 continue
             verb = (
@@ -146,9 +147,9 @@ class _Alteration:
                 continue  # added before an interruption
             self._warnings += column_comment_warning(self._table, column) if column.comment != was_comment else []
             yield f"{verb}{place if moves else ''}"
-        kept = {c.name.lower() for c in wanted} | {c.name.lower() for c in self._pairs.values()}
+        kept = {folded(c.name) for c in wanted} | {folded(c.name) for c in self._pairs.values()}
         for gone in self._old.columns:
-            if gone.public and not gone.hidden and gone.name.lower() in self._actual and gone.name.lower() not in kept:
+            if gone.public and not gone.hidden and folded(gone.name) in self._actual and folded(gone.name) not in kept:
                 yield f"DROP COLUMN {quote_name(gone.name)}"
 
     def _as_before(self, was: Column, column: Column, actual: ActualColumn) -> str:
@@ -165,7 +166,7 @@ class _Alteration:
         """
         order = {name: n for n, name in enumerate(self._actual)}
         places = [
-            (column, order[actual.name.lower()] if (actual := self._where(column)) else None) for column in wanted
+            (column, order[folded(actual.name)] if (actual := self._where(column)) else None) for column in wanted
         ]
         best: list[tuple[int, list[Column]]] = []  # the longest ascending run that ends at a place
         for column, at in places:
@@ -181,7 +182,7 @@ class _Alteration:
 
     def _indexes(self) -> Iterator[str]:
         actual = actual_indexes(self._session, self._table)
-        renamed = {was.name.lower(): self._now(i).name for i, was in self._pairs.items()}
+        renamed = {folded(was.name): self._now(i).name for i, was in self._pairs.items()}
         now = {_key(index): index for index in self._table.indexes if index.state == STATE_PUBLIC}
         by_id = {index.id: index for index in now.values()}
         dropped: set[str] = set()
@@ -260,12 +261,12 @@ def _apart(clauses: list[str], *, together: bool) -> list[list[str]]:
 
 
 def _key(index: Index) -> str:
-    return "primary" if index.primary else index.name.lower()
+    return "primary" if index.primary else folded(index.name)
 
 
 def _shape(index: Index, renamed: Mapping[str, str] | None = None) -> IndexShape:
     names = renamed or {}
-    columns = tuple((names.get(name.lower(), name).lower(), max(length, 0)) for name, _, length in index.columns)
+    columns = tuple((folded(names.get(folded(name), name)), max(length, 0)) for name, _, length in index.columns)
     return index.unique or index.primary, columns
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from etl.downstream import MySQLSession
 from etl.formats.sql_text import quote_name
+from upstream.folded import folded
 
 
 def mend_blank_ends(session: MySQLSession, schema: str, table: str, types: Sequence[str]) -> str:
@@ -19,11 +20,11 @@ def mend_blank_ends(session: MySQLSession, schema: str, table: str, types: Seque
         " AND DATA_TYPE IN ('enum', 'set') AND (CHARACTER_SET_NAME <> 'binary' OR %s)",
         (schema, table, session.dialect.is_tidb),  # a TiDB cuts them off whatever the character set is
     )
-    wanted = {text.lower(): text for text in types}
+    wanted = {folded(text): text for text in types}
     first, then = [], []
     for name, nullable in rows:
         quoted, null = quote_name(str(name)), "" if nullable == "YES" else " NOT NULL"
-        text = next((full for low, full in wanted.items() if low.startswith(f"{quoted.lower()} ")), None)
+        text = next((full for low, full in wanted.items() if low.startswith(f"{folded(quoted)} ")), None)
         if text is None:
             continue
         if session.dialect.is_tidb:

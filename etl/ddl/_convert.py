@@ -37,6 +37,7 @@ from upstream import column_types
 from upstream.conversion import shown
 from upstream.ddl_job import DdlJob
 from upstream.ddl_session import session_of
+from upstream.folded import folded
 from upstream.schema import Column, Table
 
 _PAGE_BYTES, _PAGE_ROWS = 32 << 20, 5_000
@@ -172,7 +173,7 @@ class Converter:
         """As `value_expression`, for the form in which the downstream has the column."""
         old = conversion.change.old
         actual = next(
-            c for c in actual_columns(self._session, conversion.change.before) if c.name.lower() == old.name.lower()
+            c for c in actual_columns(self._session, conversion.change.before) if folded(c.name) == folded(old.name)
         )
         return reference if holds_bytes(old, actual.data_type) else value_expression(old, reference)
 

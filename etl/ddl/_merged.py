@@ -12,6 +12,7 @@ from etl.formats.ddl_forms import computed, without_foreign_keys, without_partit
 from etl.formats.sql_text import quote_name, quote_table
 from etl.steps import ScopedDdl
 from upstream.ddl_actions import Action
+from upstream.folded import folded
 from upstream.schema import Table
 
 _CREATES = {Action.CREATE_TABLE, Action.CREATE_TABLES}
@@ -56,7 +57,7 @@ def structure_differences(session: MySQLSession, table: Table) -> list[str]:
 def _columns(session: MySQLSession, name: str) -> dict[str, str]:
     rows = session.query(f"SHOW FULL COLUMNS FROM {name}")
     return {
-        str(r[0]).lower(): " ".join(
+        folded(str(r[0])): " ".join(
             str(part) for part in (r[1], r[2] or "", "NULL" if r[3] == "YES" else "NOT NULL") if part
         )
         for r in rows
@@ -67,13 +68,13 @@ def _unique_keys(session: MySQLSession, name: str) -> set[tuple[str, ...]]:
     keys: dict[str, dict[int, str]] = {}
     for row in session.query(f"SHOW INDEX FROM {name}"):
         if not int(row[1]):
-            keys.setdefault(str(row[2]), {})[int(row[3])] = str(row[4]).lower()
+            keys.setdefault(str(row[2]), {})[int(row[3])] = folded(str(row[4]))
     return {tuple(columns[n] for n in sorted(columns)) for columns in keys.values()}
 
 
 def _partitions(table: Table) -> set[str]:
     definitions = (table.partition or {}).get("definitions") or ()
-    return {str(d["name"]["O"] if isinstance(d["name"], dict) else d["name"]).lower() for d in definitions}
+    return {folded(str(d["name"]["O"] if isinstance(d["name"], dict) else d["name"])) for d in definitions}
 
 
 def _found_partitions(session: MySQLSession, table: Table) -> set[str]:
@@ -82,4 +83,4 @@ def _found_partitions(session: MySQLSession, table: Table) -> set[str]:
         " PARTITION_NAME IS NOT NULL",
         (table.schema_name, table.name),
     )
-    return {str(name).lower() for (name,) in rows}
+    return {folded(str(name)) for (name,) in rows}

@@ -16,6 +16,7 @@ from etl.downstream import DownstreamError, MySQLSession
 from etl.formats.ddl_forms import plain, widened
 from etl.formats.sql_text import quote_name, quote_table
 from upstream import column_types
+from upstream.folded import folded
 from upstream.schema import STATE_PUBLIC, Column
 
 _IN_FOREIGN_KEY = server_errors.IN_FOREIGN_KEY | {server_errors.RENAME_FAILED}
@@ -30,8 +31,8 @@ class NewColumn:
 
     def is_there(self) -> bool:
         """Whether the new column is there beside the old one."""
-        return self._conversion.scratch.lower() in {
-            c.name.lower() for c in actual_columns(self._session, self._conversion.change.before)
+        return folded(self._conversion.scratch) in {
+            folded(c.name) for c in actual_columns(self._session, self._conversion.change.before)
         }
 
     def add(self) -> None:
@@ -55,7 +56,7 @@ class NewColumn:
         """One statement: the old column goes, the new one gets its name, place, definition and indexes."""
         change = self._conversion.change
         names = [column.name for column in actual_columns(self._session, change.before)]
-        place = names.index(next(n for n in names if n.lower() == change.old.name.lower()))
+        place = names.index(next(n for n in names if folded(n) == folded(change.old.name)))
         where = f"AFTER {quote_name(names[place - 1])}" if place else "FIRST"
         indexes = self._indexes()
         warnings: list[str] = []
@@ -123,7 +124,7 @@ class NewColumn:
         return [
             (_dropped(name), _added(self._session, self._conversion, name, parts))
             for name, parts in found.items()
-            if any(str(part[0]).lower() == change.old.name.lower() for part in parts)
+            if any(folded(str(part[0])) == folded(change.old.name) for part in parts)
         ]
 
 
@@ -148,20 +149,20 @@ def _added(session: MySQLSession, conversion: Conversion, name: str, parts: Sequ
         (
             i
             for i in change.after.indexes
-            if i.state == STATE_PUBLIC and (i.name.lower() == name.lower() or (i.primary and name == "PRIMARY"))
+            if i.state == STATE_PUBLIC and (folded(i.name) == folded(name) or (i.primary and name == "PRIMARY"))
         ),
         None,
     )
     if after is None:
         return ""
-    lengths = {column.lower(): length for column, _, length in after.columns}
+    lengths = {folded(column): length for column, _, length in after.columns}
     columns = tuple(
         (
             str(column),
             0,
             (
-                lengths.get(change.new.name.lower(), -1)
-                if str(column).lower() == change.old.name.lower()
+                lengths.get(folded(change.new.name), -1)
+                if folded(str(column)) == folded(change.old.name)
                 else int(length or -1)
             ),
         )

@@ -9,6 +9,7 @@ from etl.downstream import MySQLSession
 from upstream.column_types import FLAG_MULTIPLE_KEY, FLAG_PRIMARY_KEY, FLAG_UNIQUE_KEY
 from upstream.ddl_actions import Action
 from upstream.ddl_job import DdlJob
+from upstream.folded import folded
 from upstream.schema import STATE_PUBLIC, Table
 
 _KEY_FLAGS = FLAG_PRIMARY_KEY | FLAG_UNIQUE_KEY | FLAG_MULTIPLE_KEY
@@ -104,7 +105,7 @@ def _there(session: MySQLSession, places: set[tuple[str, str]]) -> set[Fact]:
     found = set()
     for place in places:
         for kind, query in (("column", _COLUMNS), ("index", _INDEXES), ("partition", _PARTITIONS)):
-            found |= {(kind, *place, str(name).lower()) for (name,) in session.query(query, place) if name}
+            found |= {(kind, *place, folded(str(name))) for (name,) in session.query(query, place) if name}
     return found | {("table", schema, table, "") for kind, schema, table, _ in found if kind == "column"}
 
 
@@ -120,7 +121,7 @@ def _told(session: MySQLSession, before: Table | None, after: Table | None) -> b
     if (before.schema_name, before.name) != (after.schema_name, after.name):
         there = bool(actual_columns(session, before)), bool(actual_columns(session, after))
         return {(True, False): False, (False, True): True}.get(there)
-    columns = {column.name.lower() for column in actual_columns(session, after)}
+    columns = {folded(column.name) for column in actual_columns(session, after)}
     told = {
         _compare(_columns(before), _columns(after), columns),
         _compare(_indexes(before), _indexes(after), _found(session, _INDEXES, after)),
@@ -139,17 +140,17 @@ def _compare(before: set[str], after: set[str], actual: set[str]) -> bool | None
 
 
 def _columns(table: Table) -> set[str]:
-    return {column.name.lower() for column in table.columns if column.public and not column.hidden}
+    return {folded(column.name) for column in table.columns if column.public and not column.hidden}
 
 
 def _indexes(table: Table) -> set[str]:
-    return {index.name.lower() for index in table.indexes if index.state == STATE_PUBLIC and not index.primary}
+    return {folded(index.name) for index in table.indexes if index.state == STATE_PUBLIC and not index.primary}
 
 
 def _partitions(table: Table) -> set[str]:
     definitions = (table.partition or {}).get("definitions") or []
-    return {str((definition.get("name") or {}).get("L") or "").lower() for definition in definitions}
+    return {folded(str((definition.get("name") or {}).get("L") or "")) for definition in definitions}
 
 
 def _found(session: MySQLSession, query: str, table: Table) -> set[str]:
-    return {str(name).lower() for (name,) in session.query(query, (table.schema_name, table.name)) if name}
+    return {folded(str(name)) for (name,) in session.query(query, (table.schema_name, table.name)) if name}

@@ -8,6 +8,7 @@ from etl import server_errors
 from etl.downstream import DownstreamError, MySQLSession
 from etl.formats.sql_text import quote_name
 from etl.steps import RelaxedIndex
+from upstream.folded import folded
 
 
 def relax(session: MySQLSession, schema: str, table: str, indexes: Sequence[RelaxedIndex]) -> list[str]:
@@ -19,8 +20,8 @@ def relax(session: MySQLSession, schema: str, table: str, indexes: Sequence[Rela
         " NON_UNIQUE = 0",
         (schema, table),
     )
-    unique = {str(name).lower() for (name,) in rows}
-    wanted = [index for index in indexes if index.name.lower() in unique]
+    unique = {folded(str(name)) for (name,) in rows}
+    wanted = [index for index in indexes if folded(index.name) in unique]
     alter = f"ALTER TABLE {quote_name(schema)}.{quote_name(table)}"
     for index in wanted:
         if index.name == "PRIMARY":

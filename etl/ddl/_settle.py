@@ -18,6 +18,7 @@ from etl.formats.sql_text import literal_column, quote_name, quote_table
 from upstream.codec.column_value import missing_value
 from upstream.codec.columnar import arrow_type, constant
 from upstream.ddl_job import DdlJob
+from upstream.folded import folded
 from upstream.schema import Column, Table
 
 # What a server fills in for existing rows may differ for these: its clock, its time zone, how it reads a year of 0,
@@ -46,12 +47,12 @@ def settle(session: MySQLSession, ddl: DdlJob, *, values: bool = True) -> list[s
 def _settle_table(session: MySQLSession, old: Table | None, table: Table, ddl: DdlJob, *, values: bool) -> list[str]:
     warnings = []
     actual = actual_columns(session, table)
-    names = {column.name.lower() for column in actual}
-    missing = [c.name for c in table.writable_columns if c.name.lower() not in names]
+    names = {folded(column.name) for column in actual}
+    missing = [c.name for c in table.writable_columns if folded(c.name) not in names]
     if missing:
         raise UnsettledError(f"{table.full_name} lacks {', '.join(missing)} downstream afterwards")
-    kept = {c.name.lower() for c in table.columns if c.public}
-    gone = [c.name for c in old.columns if c.public and not c.hidden and c.name.lower() in names - kept] if old else []
+    kept = {folded(c.name) for c in table.columns if c.public}
+    gone = [c.name for c in old.columns if c.public and not c.hidden and folded(c.name) in names - kept] if old else []
     if gone:
         session.execute(
             f"ALTER TABLE {quote_table(table)} {', '.join(f'DROP COLUMN {quote_name(name)}' for name in gone)}"
@@ -65,8 +66,8 @@ def _settle_table(session: MySQLSession, old: Table | None, table: Table, ddl: D
     dialect = session.dialect
     wrong = wrong_collations(table, actual, dialect)
     if wrong:
-        held = {column.name.lower(): column for column in actual}
-        found = [(c, held[c.name.lower()]) for c in table.columns if c.name in wrong]
+        held = {folded(column.name): column for column in actual}
+        found = [(c, held[folded(c.name)]) for c in table.columns if c.name in wrong]
         changes = ", ".join(
             f"MODIFY COLUMN {column_definition(held_as(c, a.data_type, generated=a.generated), dialect)}"
             for c, a in found
@@ -74,14 +75,14 @@ def _settle_table(session: MySQLSession, old: Table | None, table: Table, ddl: D
         session.execute(f"ALTER TABLE {quote_table(table)} {changes}, {table_options(table, dialect)}")
         warnings.append(f"{table.full_name}: collation of {', '.join(wrong)} set to the upstream's")
     if old is not None and values:
-        kinds = {column.name.lower(): column.data_type for column in actual}
+        kinds = {folded(column.name): column.data_type for column in actual}
         checked = _CHECKED_KINDS - (
             {"json"} if dialect.has_json_type else set()
         )  # there nothing but 'null' is filled in, as upstream
         added = [
             c
             for c in _added(old, table, ddl)
-            if c.kind in checked or c.default_expression or is_longer(c, kinds[c.name.lower()])
+            if c.kind in checked or c.default_expression or is_longer(c, kinds[folded(c.name)])
         ]
         if added:
             _refuse_unknown_zone(session, table, added)

@@ -12,6 +12,7 @@ from etl.downstream import DownstreamError, MySQLSession
 from etl.formats.ddl_text import collation_name
 from etl.formats.sql_text import quote_name
 from upstream.ddl_job import DdlJob
+from upstream.folded import folded
 from upstream.schema import Table
 
 _FINGERPRINTS = (
@@ -102,7 +103,7 @@ def _check_nothing_runs(session: MySQLSession, schemas: Iterable[str]) -> None:
     DownstreamError, transient, until then.
     """
     query = session.dialect.running_ddl
-    wanted = {schema.lower() for schema in schemas}
+    wanted = {folded(schema) for schema in schemas}
     if query and any(
         str(state) not in _ENDED and str(schema).lower() in wanted for state, schema in session.query(query)
     ):
@@ -146,8 +147,8 @@ def actual_indexes(session: MySQLSession, table: Table) -> dict[str, IndexShape]
     )
     found: dict[str, IndexShape] = {}
     for name, not_unique, column, length in rows:
-        _, columns = found.get(str(name).lower(), (False, ()))
-        found[str(name).lower()] = not int(not_unique), (*columns, (str(column).lower(), int(length)))
+        _, columns = found.get(folded(str(name)), (False, ()))
+        found[folded(str(name))] = not int(not_unique), (*columns, (folded(str(column)), int(length)))
     return found
 
 
@@ -158,7 +159,7 @@ def actual_partitions(session: MySQLSession, table: Table) -> list[str]:
         " PARTITION_NAME IS NOT NULL ORDER BY PARTITION_ORDINAL_POSITION",
         (table.schema_name, table.name),
     )
-    return [str(name).lower() for (name,) in rows]
+    return [folded(str(name)) for (name,) in rows]
 
 
 def has_foreign_key(session: MySQLSession, table: Table, name: str) -> bool:

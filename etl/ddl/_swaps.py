@@ -8,6 +8,7 @@ from etl.downstream import DownstreamError, MySQLSession
 from etl.formats.ddl_partitions import exchanged_partition
 from etl.formats.sql_text import columns_text, quote_name, quote_table
 from upstream.ddl_job import DdlJob
+from upstream.folded import folded
 from upstream.schema import Table
 
 _NO_SUCH_TABLE = {server_errors.UNKNOWN_TABLE, server_errors.NO_SUCH_TABLE}
@@ -27,8 +28,8 @@ def swap_rows(session: MySQLSession, ddl: DdlJob) -> None:
     holds rows. Raises as `exchange_partition`.
     """
     partitioned, ordinary, place = _exchanged(ddl)
-    computed_here = {column.name.lower() for column in actual_columns(session, ordinary) if column.generated}
-    names = columns_text([column for column in ordinary.stored_columns if column.name.lower() not in computed_here])
+    computed_here = {folded(column.name) for column in actual_columns(session, ordinary) if column.generated}
+    names = columns_text([column for column in ordinary.stored_columns if folded(column.name) not in computed_here])
     partition = f"{quote_table(partitioned)} PARTITION ({place})"
     kept = f"{quote_name(ordinary.schema_name)}.{quote_name('sluice_exchange')}"
     session.execute(f"CREATE TEMPORARY TABLE {kept} AS SELECT {names} FROM {partition}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 from etl.downstream import MySQLSession
 from etl.formats.sql_text import quote_name
 from etl.steps import BytesDetail, Step
+from upstream.folded import folded
 
 _UTF8 = {"utf8mb4", "utf8mb3", "utf8", "ascii"}
 _MOST_INLINE = 16_383 * 4
@@ -20,7 +21,7 @@ def hold_as_bytes(session: MySQLSession, step: Step) -> list[str]:
     if session.dialect.is_tidb:
         return []
     detail = step.detail_of(BytesDetail)
-    wanted = {name.lower() for name in detail.columns}
+    wanted = {folded(name) for name in detail.columns}
     rows = session.query(
         "SELECT COLUMN_NAME, DATA_TYPE, CHARACTER_SET_NAME, CHARACTER_OCTET_LENGTH, IS_NULLABLE FROM"
         " information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND CHARACTER_SET_NAME IS NOT NULL",
@@ -29,7 +30,7 @@ def hold_as_bytes(session: MySQLSession, step: Step) -> list[str]:
     target = f"{quote_name(step.schema)}.{quote_name(step.table)}"
     warnings = []
     for name, kind, charset, octets, nullable in rows:
-        if str(name).lower() not in wanted:
+        if folded(str(name)) not in wanted:
             continue
         column, null = quote_name(str(name)), "NULL" if nullable == "YES" else "NOT NULL"
         text = str(kind).lower()

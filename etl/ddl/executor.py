@@ -30,6 +30,7 @@ from etl.formats.ddl_text import charset_name, collation_name
 from etl.formats.sql_text import quote_name, quote_table
 from etl.steps import ScopedDdl
 from upstream.ddl_actions import RENAMES, Action
+from upstream.folded import folded
 from upstream.schema import Table
 
 _SWAPS = RENAMES | {Action.EXCHANGE_PARTITION, Action.RECOVER_TABLE, Action.TRUNCATE_TABLE}
@@ -303,8 +304,8 @@ class DdlExecutor:
                     f" another structure: {'; '.join(differences)}",
                 )
             return []
-        names = {column.name.lower() for column in actual_columns(self._session, table)}
-        wanted = {column.name.lower(): column for column in table.columns if column.public and not column.hidden}
+        names = {folded(column.name) for column in actual_columns(self._session, table)}
+        wanted = {folded(column.name): column for column in table.columns if column.public and not column.hidden}
         if not names <= wanted.keys() or any(not wanted[name].virtual for name in wanted.keys() - names):
             raise self._failure(ddl, f"{table.full_name} is there already and has other columns")
         return [f"{table.full_name} {THERE_ALREADY}"]

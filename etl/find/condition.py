@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from etl.find._values import Constant, comparable, constant_for, family
 from etl.find.errors import ConditionError
+from upstream.folded import folded
 from upstream.schema import Column, Table
 
 _MOST_CHARACTERS = 10_000
@@ -66,7 +67,7 @@ class _Name:
 
     def find(self, rows: Rows, side: str) -> tuple[Column, pa.Array] | None:
         images = rows.old if (self.side or side) == "old" else rows.new
-        column = next((c for c in rows.table.stored_columns if c.name.lower() == self.name), None)
+        column = next((c for c in rows.table.stored_columns if folded(c.name) == self.name), None)
         return None if column is None or images is None else (column, images[column.name])
 
 
@@ -216,7 +217,7 @@ class _Reader:
             raise ConditionError(f"--where: a column or a constant expected, not {text!r}")
         elif self._tokens[self._at] == ("sign", "("):
             raise ConditionError(f"--where: {text}(…): there are no functions here")
-        name = (text[1:-1].replace("``", "`") if text.startswith("`") else text).lower()
+        name = folded(text[1:-1].replace("``", "`") if text.startswith("`") else text)
         self.columns.add(name)
         return _Name(name, side)
 

@@ -25,6 +25,7 @@ from relay.storage import Storage
 from upstream.by_id import names_by_id
 from upstream.ddl_actions import REMOVES_ROWS, action_name
 from upstream.ddl_job import DdlJob
+from upstream.folded import folded
 from upstream.rows import ROWID_NAME, decode_deletes, decode_inserts, decode_updates
 from upstream.schema import Table
 from upstream.table_name import full_name
@@ -222,7 +223,7 @@ class _WindowScan:
             return
         for condition in self._conditions:
             if condition.columns:
-                found.saw(condition.columns - {column.name.lower() for column in table.stored_columns})
+                found.saw(condition.columns - {folded(column.name) for column in table.stored_columns})
             changes = changes.filter(pa.array(self._fits(condition, table, changes)))
         if changes.num_rows:
             matches.add(table, changes)

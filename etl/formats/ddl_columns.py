@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from etl.formats.ddl_text import is_blank, tokens
 from upstream.ddl_actions import Action
 from upstream.ddl_job import DdlJob
+from upstream.folded import folded
 from upstream.schema import Column, Table
 
 _BEFORE_NAME = {"COLUMN", "IF", "EXISTS"}
@@ -48,8 +49,8 @@ def pair_columns(before: Table, after: Table, ddl: DdlJob) -> dict[int, Column]:
     old = {column.id: column for column in before.columns if column.public}
     new = {column.id: column for column in after.columns if column.public}
     pairs = {i: old[i] for i in new if i in old}
-    gone = {column.name.lower(): column for i, column in old.items() if i not in pairs}
-    come = {column.name.lower(): column for i, column in new.items() if i not in pairs}
+    gone = {folded(column.name): column for i, column in old.items() if i not in pairs}
+    come = {folded(column.name): column for i, column in new.items() if i not in pairs}
     for name in [name for name in come if name in gone]:  # a statement can't both drop a column and add one of its name
         pairs[come.pop(name).id] = gone.pop(name)
     if not gone or not come:
@@ -82,4 +83,4 @@ def _renamed(statement: str) -> Iterator[tuple[str, str]]:
 def _plain(word: str) -> str:
     quote = word[0]
     text = word[1:-1].replace(quote * 2, quote) if quote in '`"' and len(word) > 1 else word
-    return text.lower()
+    return folded(text)

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from etl.formats.ddl_partitions import plain_name
 from upstream import column_types
+from upstream.folded import folded
 from upstream.schema import Column, Table
 
 _BYTES = {"varbinary", "binary", "tinyblob", "blob", "mediumblob", "longblob"}
@@ -70,7 +71,7 @@ def computed(table: Table) -> Table:
     """STORED generated columns whose values may depend on the server or on its session's time zone as plain columns:
     rows bring TiDB's values.
     """
-    by_name = {column.name.lower(): column for column in table.columns}
+    by_name = {folded(column.name): column for column in table.columns}
     return _each(
         table, lambda c: c if not (c.generated and c.generated_stored) or _is_same(c, by_name) else _plain_column(c)
     )
@@ -242,7 +243,7 @@ def _is_same(column: Column, by_name: dict[str, Column]) -> bool:
             return False
         name, function = match[1], match[3]
         if name is not None:
-            used = by_name.get(name.replace("``", "`").lower())
+            used = by_name.get(folded(name.replace("``", "`")))
             if used is None or used.kind not in _SAME_KINDS:
                 return False
         if function is not None and function.lower() not in _SAME_FUNCTIONS:
@@ -253,13 +254,13 @@ def _is_same(column: Column, by_name: dict[str, Column]) -> bool:
 
 def bound_columns(table: Table) -> set[str]:
     """Lower-case names of the columns that an index or the partitions need as they are."""
-    bound = {name.lower() for index in table.indexes for name, _, _ in index.columns}
-    bound |= {c.name.lower() for c in table.columns if c.flag & column_types.FLAG_PRIMARY_KEY}
-    bound |= {plain_name(c).lower() for key in table.foreign_keys for c in key.get("cols") or ()}
+    bound = {folded(name) for index in table.indexes for name, _, _ in index.columns}
+    bound |= {folded(c.name) for c in table.columns if c.flag & column_types.FLAG_PRIMARY_KEY}
+    bound |= {folded(plain_name(c)) for key in table.foreign_keys for c in key.get("cols") or ()}
     partition = table.partition or {}
-    bound |= {plain_name(c).lower() for c in partition.get("columns") or ()}
-    expression = str(partition.get("expr") or "").lower()
-    return bound | {c.name.lower() for c in table.columns if f"`{c.name.lower()}`" in expression}
+    bound |= {folded(plain_name(c)) for c in partition.get("columns") or ()}
+    expression = folded(str(partition.get("expr") or ""))
+    return bound | {folded(c.name) for c in table.columns if f"`{folded(c.name)}`" in expression}
 
 
 def _longer(table: Table, types: tuple[int, ...], over_bytes: int) -> Table:
@@ -267,7 +268,7 @@ def _longer(table: Table, types: tuple[int, ...], over_bytes: int) -> Table:
 
     def long(column: Column) -> Column:
         size = column.flen * (1 if column.kind == "binary" else 4)
-        if column.tp not in types or column.generated or size < over_bytes or column.name.lower() in bound:
+        if column.tp not in types or column.generated or size < over_bytes or folded(column.name) in bound:
             return column
         return replace(column, tp=_fitting(column), flen=-1)
 

@@ -6,6 +6,7 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 from etl.formats.sql_text import quote_name, quote_text
+from upstream.folded import folded
 from upstream.partition_bounds import string_value
 from upstream.schema import Table
 
@@ -143,5 +144,5 @@ def _rule(table: Table) -> tuple[object, ...]:
     return (
         int(info.get("type") or 0),
         str(info.get("expr") or ""),
-        [plain_name(c).lower() for c in info.get("columns") or ()],
+        [folded(plain_name(c)) for c in info.get("columns") or ()],
     )

@@ -13,6 +13,7 @@ from errors import RequestError
 from etl.formats.sql_text import shown
 from etl.recorded_schema import RecordedSchema, TablesAt
 from relay import DELETE, INSERT, UPDATE, RelayLog, Window
+from upstream.folded import folded
 from upstream.rows import ROWID_NAME, decode_deletes, decode_inserts, decode_updates
 from upstream.schema import Table
 from upstream.table_name import exactly, fits
@@ -135,7 +136,7 @@ def row_changes(
         for raw in batch.to_pylist():
             found = tables.find(raw["table_id"], raw["commit_ts"])
             name = found.full_name if found else _unknown(raw["table_id"])
-            if table is None or fits(name.lower(), exactly(table).lower()):
+            if table is None or fits(folded(name), folded(exactly(table))):
                 yield decode(raw, found)
 
 

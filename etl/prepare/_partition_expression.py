@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Any
 
 from errors import SluiceError
+from upstream.folded import folded
 from upstream.partition_bounds import string_value
 from upstream.schema import Column
 
@@ -156,7 +157,7 @@ class _Evaluation:
         raise self._unknown(text)
 
     def _column(self, name: str) -> tuple[Column, Value]:
-        column = self._columns.get(name.lower())
+        column = self._columns.get(folded(name))
         if column is None or column.name not in self._row:
             raise PartitionError(
                 f"the partition expression {self._expression} needs the column {name}, which the row doesn't hold"
@@ -190,7 +191,7 @@ class _Evaluation:
         start = self._at
         value = self._sum()
         for kind, text in self._tokens[start : self._at]:
-            column = self._columns.get(text.strip("`").lower()) if kind in ("name", "word") else None
+            column = self._columns.get(folded(text.strip("`"))) if kind in ("name", "word") else None
             if (
                 column is not None
                 and (column.kind == "timestamp") != (function == "UNIX_TIMESTAMP")

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from etl.prepare._partition_expression import Moment, PartitionError, evaluate
+from upstream.folded import folded
 from upstream.partition_bounds import string_value
 from upstream.schema import Column, Table
 
@@ -38,7 +39,7 @@ def partition_of(table: Table, row: Mapping[str, Any]) -> int | None:
     info = table.partition or {}
     definitions = info.get("definitions") or ()
     try:
-        number = _number(info, definitions, {c.name.lower(): c for c in table.columns}, row)
+        number = _number(info, definitions, {folded(c.name): c for c in table.columns}, row)
     except (PartitionError, ValueError, TypeError, KeyError) as error:
         raise PartitionError(f"table {table.full_name}: {error}") from error
     return None if number is None else int(definitions[number]["id"])
@@ -51,7 +52,7 @@ def _number(
     row: Mapping[str, Any],
 ) -> int | None:
     kind = int(info.get("type") or 0)
-    names = [str(c["L"] if isinstance(c, Mapping) else c).lower() for c in info.get("columns") or ()]
+    names = [folded(str(c["L"] if isinstance(c, Mapping) else c)) for c in info.get("columns") or ()]
     if kind == KEY:
         return _by_key([columns[name] for name in names], row, len(definitions))
     if names:

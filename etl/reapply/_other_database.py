@@ -18,6 +18,7 @@ from etl.reapply.window_range import WindowRange
 from etl.rules import RouteError
 from etl.settings import Downstream, Settings
 from upstream import tso
+from upstream.folded import folded
 from upstream.schema import Table
 from upstream.table_name import full_name
 
@@ -104,7 +105,7 @@ def _checkpoint(session: MySQLSession, target: Downstream, cluster_id: int) -> C
 def _beside(pipeline: Settings, own: Settings, found: WindowRange) -> list[str]:
     """On the pipeline's own server: what both would write to."""
     told = []
-    places = [(s.downstream.checkpoint_schema.lower(), s.downstream.checkpoint_table.lower()) for s in (pipeline, own)]
+    places = [(folded(s.downstream.checkpoint_schema), folded(s.downstream.checkpoint_table)) for s in (pipeline, own)]
     if places[0] == places[1]:
         told.append(
             "this is the server that the pipeline replicates to: give the job a checkpoint of its own, [downstream]"
@@ -124,7 +125,7 @@ def _databases(settings: Settings, found: WindowRange) -> set[str]:
     names = set()
     for table in found.tables.values():
         if settings.filters.wants_table(table.schema_name, table.name):
-            names.add(settings.routes.target(table.schema_name, table.name).schema.lower())
+            names.add(folded(settings.routes.target(table.schema_name, table.name).schema))
     return names
 
 
@@ -134,11 +135,11 @@ def _differs(session: MySQLSession, own: Settings, table: Table, since: int) -> 
         goal = own.routes.target(table.schema_name, table.name)
     except RouteError as error:
         return str(error)
-    there = {str(name).lower() for (name,) in session.query(_COLUMNS, (goal.schema, goal.table))}
+    there = {folded(str(name)) for (name,) in session.query(_COLUMNS, (goal.schema, goal.table))}
     name = full_name(goal.schema, goal.table)
     if not there:
         return f"{name} isn't on {session.address}: it has to be there as it was at {tso.text(since)}"
-    wanted = {column.name.lower() for column in table.stored_columns}
+    wanted = {folded(column.name) for column in table.stored_columns}
     if missing := sorted(wanted - there):
         return f"{name} on {session.address} lacks the columns {', '.join(missing)}, which it had at {tso.text(since)}"
     return ""

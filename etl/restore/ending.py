@@ -12,6 +12,7 @@ from etl.restore.scratch import Scratch
 from etl.restore.there import look
 from etl.rules import exactly
 from etl.settings import Settings
+from upstream.folded import folded
 from upstream.schema import Table
 
 __all__ = ["make_others", "remove_more"]
@@ -19,8 +20,8 @@ __all__ = ["make_others", "remove_more"]
 
 def remove_more(scratch: Scratch, made: Sequence[Name], asked: Sequence[Name]) -> None:
     """Drop what was `made` and isn't `asked` for. Raises DownstreamError."""
-    kept = {(schema.lower(), name.lower()) for schema, name in asked}
-    scratch.remove([name for name in made if (name[0].lower(), name[1].lower()) not in kept])
+    kept = {(folded(schema), folded(name)) for schema, name in asked}
+    scratch.remove([name for name in made if (folded(name[0]), folded(name[1])) not in kept])
 
 
 def make_others(session: MySQLSession, own: Settings, others: Sequence[Table], ts: int) -> list[str]:

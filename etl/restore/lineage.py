@@ -19,6 +19,7 @@ from relay import Window
 from upstream import tso
 from upstream.ddl_actions import Action
 from upstream.ddl_job import DdlJob
+from upstream.folded import folded
 from upstream.history import SYSTEM_SCHEMAS
 from upstream.schema import Schema, Table
 from upstream.table_name import fits, full_name
@@ -146,7 +147,7 @@ class Lineage:
         of_name: defaultdict[Name, set[int]] = defaultdict(set)
         for table_id, names in self._names.items():
             for schema, table in names:
-                of_name[schema.lower(), table.lower()].add(table_id)
+                of_name[folded(schema), folded(table)].add(table_id)
         with_rows_of: defaultdict[int, set[int]] = defaultdict(set)
         for ddl in self.ddls:
             if ddl.type == Action.EXCHANGE_PARTITION:
@@ -160,14 +161,14 @@ class Lineage:
                 other
                 for i in new
                 for schema, table in self._names[i]
-                for other in of_name[schema.lower(), table.lower()]
+                for other in of_name[folded(schema), folded(table)]
             }
             new = (named | {other for i in new for other in with_rows_of[i]}) - found
         return found
 
 
 def _fits(table: Table, globs: Sequence[str]) -> bool:
-    if table.schema_name.lower() in SYSTEM_SCHEMAS or is_internal_table(table.id):
+    if folded(table.schema_name) in SYSTEM_SCHEMAS or is_internal_table(table.id):
         return False
     return not globs or any(fits(table.full_name, glob) for glob in globs)
 
@@ -180,11 +181,11 @@ def unmatched(globs: Iterable[str], family: Family) -> list[str]:
 
 def missing_references(family: Family) -> Mapping[str, list[str]]:
     """By table that is asked for, the tables that its foreign keys refer to and that aren't asked for."""
-    there = {(table.schema_name.lower(), table.name.lower()) for table in family.asked}
+    there = {(folded(table.schema_name), folded(table.name)) for table in family.asked}
     found: dict[str, list[str]] = {}
     for table in family.asked:
         for key in table.foreign_keys:
             schema, name = plain_name(key.get("ref_schema") or table.schema_name), plain_name(key["ref_table"])
-            if (schema.lower(), name.lower()) not in there:
+            if (folded(schema), folded(name)) not in there:
                 found.setdefault(table.full_name, []).append(full_name(schema, name))
     return found

@@ -20,6 +20,7 @@ from etl.restore.there import Held, look
 from etl.settings import Settings
 from relay.jobs import Jobs
 from upstream import tso
+from upstream.folded import folded
 from upstream.table_name import exactly, fits, full_name
 
 __all__ = ["plan_restore", "plan_with"]
@@ -164,7 +165,7 @@ class _Planner:
             pipeline = self._settings.downstream
             beside = pipeline.type == "mysql" and (not self._request.target or is_same_server(session, pipeline))
         if beside:
-            self._check_beside({schema.lower() for schema, _ in targets})
+            self._check_beside({folded(schema) for schema, _ in targets})
         taken = [name for name in held.tables if not self._may_replace(name)]
         if taken:
             shown = [full_name(schema, name) for schema, name in taken]
@@ -178,13 +179,13 @@ class _Planner:
         return held
 
     def _may_replace(self, name: Name) -> bool:
-        return any(fits(full_name(*name).lower(), exactly(one).lower()) for one in self._request.replacing)
+        return any(fits(folded(full_name(*name)), folded(exactly(one))) for one in self._request.replacing)
 
     def _check_beside(self, targets: set[str]) -> None:
         """On the pipeline's own server nothing may go where it writes."""
         pipeline = self._settings
         written = {
-            pipeline.routes.target_schema(schema).lower()
+            folded(pipeline.routes.target_schema(schema))
             for schema in self._schemas
             if pipeline.filters.wants_schema(schema)
         }

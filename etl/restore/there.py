@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from etl.downstream import MySQLSession
 from etl.restore.lineage import Name
+from upstream.folded import folded
 from upstream.table_name import full_name
 
 __all__ = ["Held", "look"]
@@ -28,15 +29,15 @@ class Held:
 
 def look(session: MySQLSession, names: Sequence[Name]) -> Held:
     """What is there of these (schema, table). Raises DownstreamError."""
-    wanted = {(schema.lower(), name.lower()) for schema, name in names}
+    wanted = {(folded(schema), folded(name)) for schema, name in names}
     schemas = {schema for schema, _ in names}
-    there = {str(name).lower() for (name,) in session.query("SELECT SCHEMA_NAME FROM information_schema.SCHEMATA")}
-    found = Held(new_schemas=sorted(schema for schema in schemas if schema.lower() not in there))
+    there = {folded(str(name)) for (name,) in session.query("SELECT SCHEMA_NAME FROM information_schema.SCHEMATA")}
+    found = Held(new_schemas=sorted(schema for schema in schemas if folded(schema) not in there))
     for schema in sorted(schemas):
         for name, kind in session.query(
             f"SELECT TABLE_NAME, TABLE_TYPE FROM {_SYSTEM} = %s ORDER BY TABLE_NAME", (schema,)
         ):
-            if (schema.lower(), str(name).lower()) in wanted:
+            if (folded(schema), folded(str(name))) in wanted:
                 found.tables.append((schema, str(name)))
                 found.kinds[schema, str(name)] = str(kind).removeprefix("BASE ")
                 if why := _why_stuck(session, schema, str(name), str(kind)):

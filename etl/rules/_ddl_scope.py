@@ -20,6 +20,7 @@ from etl.steps import ChangeError, ScopedDdl
 from upstream.column_types import FLAG_NOT_NULL
 from upstream.ddl_actions import REMOVES_ROWS, RENAMES, Action
 from upstream.ddl_job import DdlJob, Effect
+from upstream.folded import folded
 from upstream.schema import Schema, Table
 from upstream.table_name import full_name
 
@@ -131,9 +132,9 @@ class _Scope:
             return True
         place = full_name(merged.schema, merged.table)
         if self._kind in RENAMES and old is not None and new is not None:
-            if (targets[0].schema.lower(), targets[0].table.lower()) == (
-                targets[1].schema.lower(),
-                targets[1].table.lower(),
+            if (folded(targets[0].schema), folded(targets[0].table)) == (
+                folded(targets[1].schema),
+                folded(targets[1].table),
             ):
                 return False  # as before, only the source has another name
             raise self._error(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from etl.rules.filters import OWN_SCHEMAS, Filter, NameRule
 from etl.rules.routes import Route, Routes, Target
+from upstream.folded import folded
 
 _WHOLE_NAME = "{schema}"
 
@@ -19,17 +20,17 @@ class _NoneOf(NameRule):
 
     def matches(self, schema: str, table: str) -> bool:
         if not table:
-            return all(schema.lower() != known for known, _ in self.names)
-        return (schema.lower(), table.lower()) not in self.names
+            return all(folded(schema) != known for known, _ in self.names)
+        return (folded(schema), folded(table)) not in self.names
 
 
 def exactly(names: Iterable[tuple[str, str]], own_schemas: Iterable[str] = ()) -> Filter:
     """A filter that wants the tables of these (schema, table), however they are written, and no other one.
     `own_schemas`: beside the system's, what never is a table of the upstream's.
     """
-    lower = frozenset((schema.lower(), table.lower()) for schema, table in names)
+    lower = frozenset((folded(schema), folded(table)) for schema, table in names)
     rule = _NoneOf("*", "*", "it isn't among the tables to be restored", lower)
-    return Filter(ignored_tables=(rule,), own_schemas=OWN_SCHEMAS | {name.lower() for name in own_schemas})
+    return Filter(ignored_tables=(rule,), own_schemas=OWN_SCHEMAS | {folded(name) for name in own_schemas})
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from etl.formats.ddl_text import tokens
 from etl.rules.name_pattern import matches
+from upstream.folded import folded
 from upstream.history import SYSTEM_SCHEMAS
 from upstream.schema import MAX_USER_TABLE_ID
 
@@ -116,7 +117,7 @@ class Filter:
 
     def reason(self, schema: str, table: str) -> str:
         """Which rule decides about a table, for messages."""
-        if schema.lower() in SYSTEM_SCHEMAS | self.own_schemas:
+        if folded(schema) in SYSTEM_SCHEMAS | self.own_schemas:
             return f"the schema {schema} is never replicated"
         blocking = [f"ignore-schemas '{pattern}'" for pattern in self.ignored_schemas if matches(pattern, schema)]
         blocking += [rule.text for rule in self.ignored_tables if rule.matches(schema, table)]
@@ -148,7 +149,7 @@ class Filter:
         return None
 
     def _blocks_schema(self, schema: str) -> bool:
-        if schema.lower() in SYSTEM_SCHEMAS or schema.lower() in self.own_schemas:
+        if folded(schema) in SYSTEM_SCHEMAS or folded(schema) in self.own_schemas:
             return True
         return any(matches(pattern, schema) for pattern in self.ignored_schemas)
 

@@ -18,6 +18,7 @@ import re
 import warnings
 
 from errors import RequestError
+from upstream.folded import folded
 
 _POSIX = {
     "alpha": "a-zA-Z",
@@ -54,7 +55,7 @@ def check(pattern: str) -> None:
 def plain_name(pattern: str) -> str | None:
     """The only name, in lower case, that fits `pattern`; None if more than one does."""
     plain = _PLAIN.match(pattern)
-    return _ESCAPED.sub(r"\1", plain[1]).lower() if plain else None
+    return folded(_ESCAPED.sub(r"\1", plain[1])) if plain else None
 
 
 def reads_otherwise(pattern: str) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from errors import SluiceError
 from etl.rules.name_pattern import matches, plain_name
+from upstream.folded import folded
 from upstream.table_name import full_name
 
 
@@ -32,11 +33,11 @@ class Route:
 
     def names(self, schema: str, table: str) -> bool:
         """Whether this is the table that the rule names as its target."""
-        return (self.target_schema.lower(), self.target_table.lower()) == (schema.lower(), table.lower())
+        return (folded(self.target_schema), folded(self.target_table)) == (folded(schema), folded(table))
 
     def may_bring(self, schema: str, table: str) -> bool:
         """Whether the rule can bring a table here that keeps its name."""
-        here = not self.target_table and self.target_schema.lower() == schema.lower()
+        here = not self.target_table and folded(self.target_schema) == folded(schema)
         return here and (not self.table or matches(self.table, table))
 
     @property
@@ -105,7 +106,7 @@ class Routes:
 
     def concerns_schema(self, schema: str) -> bool:
         """Whether some table of a database may arrive in another one, or tables of another one in it."""
-        return any(matches(rule.schema, schema) or rule.target_schema.lower() == schema.lower() for rule in self.rules)
+        return any(matches(rule.schema, schema) or folded(rule.target_schema) == folded(schema) for rule in self.rules)
 
     def _rule(self, schema: str, table: str) -> Route | None:
         about_tables = (rule for rule in self.rules if rule.table and rule.matches(schema, table))

@@ -22,6 +22,7 @@ from typing import Any
 from etl.settings.errors import SettingsError
 from etl.settings.sections import Settings
 from etl.settings.sluice_toml import parse_settings
+from upstream.folded import folded
 
 _OF_THE_PIPELINE = ("upstream", "relay", "spark", "window", "drainer-config")
 
@@ -44,7 +45,7 @@ def with_target(settings: Settings, document: Mapping[str, Any]) -> Settings:
     """
     found = _parsed(document, "the other downstream")
     filters = found.filters if "filter" in document else settings.filters
-    own_schemas = filters.own_schemas | {found.downstream.checkpoint_schema.lower()}
+    own_schemas = filters.own_schemas | {folded(found.downstream.checkpoint_schema)}
     return replace(
         settings,
         downstream=found.downstream,

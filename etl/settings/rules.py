@@ -43,6 +43,7 @@ from etl.rules import (
     Routes,
     check,
 )
+from upstream.folded import folded
 from upstream.history import SYSTEM_SCHEMAS
 
 FILTER_KEYS = (
@@ -83,7 +84,7 @@ def parse_filter(
         ignored_schemas=(*_patterns(section, raw, "ignore-db"), *ignored),
         ignored_tables=_name_rules(section, raw, "ignore-table"),
         events=_event_rules(section, raw),
-        own_schemas=OWN_SCHEMAS | {name.lower() for name in own_schemas},
+        own_schemas=OWN_SCHEMAS | {folded(name) for name in own_schemas},
     ), _timestamps(section, raw)
 
 
@@ -114,7 +115,7 @@ def parse_routes(raw: object, own_schemas: Sequence[str] = ()) -> Routes:
             name = rule.get(key, "")
             if len(name) > _LONGEST_NAME or name != name.rstrip() or "\0" in name:
                 raise RuleError(f"{where} {key} = {name!r}: no name for a {key.partition('-')[2]}")
-        if rule["target-schema"].lower() in SYSTEM_SCHEMAS | OWN_SCHEMAS | {name.lower() for name in own_schemas}:
+        if folded(rule["target-schema"]) in SYSTEM_SCHEMAS | OWN_SCHEMAS | {folded(name) for name in own_schemas}:
             raise RuleError(f"{where} target-schema = {rule['target-schema']!r}: belongs to the server or to Sluice")
         schema, table, target_schema, target_table = (str(rule.get(key, "")) for key in _ROUTE_KEYS)
         source = ".".join(repr(part) for part in (schema, table) if part)

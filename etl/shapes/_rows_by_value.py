@@ -14,6 +14,7 @@ from etl.formats.deletes import head
 from etl.formats.load_data import LoadChunk, format_load
 from etl.steps import ListedRows
 from upstream import column_types
+from upstream.folded import folded
 from upstream.schema import Column, Table
 
 LISTED_FROM = 16
@@ -72,7 +73,7 @@ class DeletedRows:
     def _text(self) -> LoadChunk | None:
         """The rows as one load; None where they aren't all alike, or hold what servers take with a warning."""
         columns = self.table.writable_columns
-        if {_ROW, _TIMES} & {column.name.lower() for column in self.table.columns}:
+        if {_ROW, _TIMES} & {folded(column.name) for column in self.table.columns}:
             return None
         numbers = tuple(Column(-1 - n, name, n, column_types.INT) for n, name in enumerate((_ROW, _TIMES)))
         wider = replace(self.table, columns=(*numbers, *columns), indexes=())

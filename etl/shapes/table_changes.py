@@ -26,6 +26,7 @@ from etl.shapes.segment import Segment, Timings
 from etl.steps import BytesDetail, ChangeError, DeleteDetail, ListedRows, LoadDetail, RowsDetail, Step
 from relay import DELETE, INSERT, UPDATE
 from upstream.codec.row import column_ids
+from upstream.folded import folded
 from upstream.found import FoundImages
 from upstream.images import RowImages
 from upstream.kernel import SAME, UNSURE
@@ -424,7 +425,7 @@ def check_merged(tables: Sequence[TableChanges]) -> None:
         if not changes.source:
             continue
         for key in changes.new_keys():
-            place = changes.table.schema_name.lower(), changes.table.name.lower(), key
+            place = folded(changes.table.schema_name), folded(changes.table.name), key
             other = owners.setdefault(place, changes)
             if other is not changes:
                 raise ChangeError(

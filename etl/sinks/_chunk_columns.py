@@ -14,6 +14,7 @@ from etl.formats.ddl_forms import unsure_columns
 from etl.formats.ddl_text import blank_ends
 from etl.formats.sql_text import quote_name
 from etl.shapes.identity import locating_columns
+from upstream.folded import folded
 from upstream.schema import Table
 
 _COLUMNS = (
@@ -110,21 +111,21 @@ class ChunkColumns:
         found = columns_there(session, table.schema_name, table.name)
         if not found:
             raise UnfitChunkError(f"there is no table {table.full_name} on {session.address}")
-        by_name = {column.name.lower(): column for column in found}
-        lacking = [name for name in brought if name.lower() not in by_name]
+        by_name = {folded(column.name): column for column in found}
+        lacking = [name for name in brought if folded(name) not in by_name]
         if lacking:
             raise UnfitChunkError(
                 f"{table.full_name} on {session.address} lacks the columns {', '.join(lacking)} of the upstream's table"
             )
-        computed = {column.name.lower() for column in found if column.is_computed}
-        brought_lower = {name.lower() for name in brought}
+        computed = {folded(column.name) for column in found if column.is_computed}
+        brought_lower = {folded(name) for name in brought}
         for column in table.stored_columns:
-            if column.name.lower() not in brought_lower | computed:
+            if folded(column.name) not in brought_lower | computed:
                 raise UnfitChunkError(
                     f"{table.full_name}.{column.name} is computed upstream and a plain column on {session.address}: the"
                     " chunk doesn't bring its values"
                 )
-        unsure = [name for name in unsure_columns(table) if name.lower() in computed]
+        unsure = [name for name in unsure_columns(table) if folded(name) in computed]
         if unsure:
             raise UnfitChunkError(
                 f"{session.address} computes {', '.join(unsure)} of {table.full_name} by itself, and may come to other"
@@ -135,23 +136,23 @@ class ChunkColumns:
                 f"{session.address} has cut off the blanks that elements of ENUM or SET columns of {table.full_name}"
                 f" end with: {mending}"
             )
-        written = tuple(by_name[name.lower()] for name in brought if name.lower() not in computed)
-        names = [column.name.lower() for column in locating_columns(table)]
-        if set(names) - {column.name.lower() for column in written}:
+        written = tuple(by_name[folded(name)] for name in brought if folded(name) not in computed)
+        names = [folded(column.name) for column in locating_columns(table)]
+        if set(names) - {folded(column.name) for column in written}:
             raise UnfitChunkError(f"the key {', '.join(names)} of {table.full_name} is not among what the chunk brings")
         key = tuple(by_name[name] for name in names)
         return cls(written, key, frozenset(computed))
 
     def left_out(self, names: Iterable[str]) -> tuple[str, ...]:
         """Those of the columns that the server computes."""
-        return tuple(name for name in names if name.lower() in self.computed)
+        return tuple(name for name in names if folded(name) in self.computed)
 
     def check_order(self, session: MySQLSession, table: Table, names: Sequence[str]) -> None:
         """Raises UnfitChunkError unless conditions on these columns mean the same rows here as upstream."""
-        found = {column.name.lower(): column for column in self.key}
-        upstream = {column.name.lower(): column for column in table.columns}
+        found = {folded(column.name): column for column in self.key}
+        upstream = {folded(column.name): column for column in table.columns}
         for name in names:
-            column, here = upstream.get(name.lower()), found.get(name.lower())
+            column, here = upstream.get(folded(name)), found.get(folded(name))
             if column is None or here is None:
                 raise UnfitChunkError(f"{table.full_name}.{name} is no column of its key")
             if column.kind == "text" and not _same_collation(session, column.collate, here.collation):

@@ -20,6 +20,7 @@ from etl.downstream import DownstreamError, LoadOutcome, MySQLSession
 from etl.formats.sql_text import quote_name
 from etl.sinks._chunk_columns import ChunkColumn, columns_there
 from etl.steps import DeleteDetail, ListedRows, Step
+from upstream.folded import folded
 
 _HASH = quote_name("sluice_hash")
 _MUCH_LARGER = 1000
@@ -122,8 +123,8 @@ class ListedDelete:
         kind, size, is_indexed = found[0] if found else ("", 0, 0)
         if is_indexed and int(size or 0) > _MUCH_LARGER * len(self._listed.counts):
             raise _NotAtOnceError
-        there = {column.name.lower(): column for column in columns_there(self._session, *place)}
-        names = [name.lower() for name in self._listed.layout.columns[2:]]
+        there = {folded(column.name): column for column in columns_there(self._session, *place)}
+        names = [folded(name) for name in self._listed.layout.columns[2:]]
         brought = [there[name] for name in names if name in there]
         if len(brought) < len(names) or any(column.is_computed for column in brought):
             raise _NotAtOnceError

@@ -18,6 +18,7 @@ from etl.formats.sql_text import quote_name
 from etl.sinks._listed_delete import ListedDelete, statements_of
 from etl.sinks.sink import ApplyError
 from etl.steps import DeleteDetail, LoadDetail, RowsDetail, Step
+from upstream.folded import folded
 
 _SHOWN = 3
 _BEFORE = "sluice_before"
@@ -187,20 +188,20 @@ class StepWriter:
             " %s AND COALESCE(GENERATION_EXPRESSION, '') <> ''",
             (step.schema, step.table),
         )
-        computed = {str(name).lower(): str(kind) for name, kind in rows}
-        unsure = [name for name in layout.unsure if name.lower() in computed]
+        computed = {folded(str(name)): str(kind) for name, kind in rows}
+        unsure = [name for name in layout.unsure if folded(name) in computed]
         if unsure:
             what = (
                 f"{self._session.address} computes {', '.join(unsure)} by itself, and may come to other values than the"
                 " upstream"
             )
-            changes = ", ".join(f"MODIFY COLUMN {quote_name(name)} {computed[name.lower()]}" for name in unsure)
+            changes = ", ".join(f"MODIFY COLUMN {quote_name(name)} {computed[folded(name)]}" for name in unsure)
             way_out = (
                 f"Make them plain columns with the upstream's values: ALTER TABLE {_target(step)} {changes};"
                 " then compare the rows that are there with the upstream's, and let the task go on"
             )
             raise self._unfit(step, what, way_out)
-        return replace(layout, left_out=tuple(name for name in layout.generated if name.lower() in computed))
+        return replace(layout, left_out=tuple(name for name in layout.generated if folded(name) in computed))
 
     def _unfit(self, step: Step, what: str, way_out: str) -> ApplyError:
         return ApplyError(

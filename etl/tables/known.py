@@ -15,6 +15,7 @@ from etl.settings import Downstream, Settings
 from etl.tables.replica import Replica, ReplicaTable
 from relay.measures import Measures, TableCount
 from relay.verified import TableVerified, Verifications
+from upstream.folded import folded
 from upstream.table_name import TableName, TableNameError, full_name
 
 __all__ = ["SORTS", "KnownTable", "KnownTables", "Selection", "known_tables"]
@@ -138,7 +139,7 @@ def _known(
         goal = settings.routes.target(schema, table) if settings.routes.rules else Target(schema, table)
     except RouteError as error:
         return KnownTable(name, "", counted, verified, problem=str(error))
-    there = replica.tables.get((goal.schema.lower(), goal.table.lower()))
+    there = replica.tables.get((folded(goal.schema), folded(goal.table)))
     return KnownTable(name, full_name(goal.schema, goal.table), counted, verified, there)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from errors import ours
 from etl.downstream import MySQLSession
 from etl.settings import Downstream
+from upstream.folded import folded
 
 __all__ = ["Replica", "ReplicaTable", "Replicas", "read_tables"]
 
@@ -61,8 +62,8 @@ def read_tables(downstream: Downstream) -> Tables:
             ReplicaTable(_text(schema), _text(name), _number(rows), _number(size))
             for schema, name, rows, size in session.query(_TABLES)
         ]
-        own = downstream.checkpoint_schema.lower()
-        return {(t.schema.lower(), t.name.lower()): t for t in found if t.schema.lower() not in (own, "sluice_recycle")}
+        own = folded(downstream.checkpoint_schema)
+        return {(folded(t.schema), folded(t.name)): t for t in found if folded(t.schema) not in (own, "sluice_recycle")}
 
 
 def _text(value: object) -> str:

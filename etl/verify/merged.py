@@ -10,6 +10,7 @@ from etl.base.downstream_rows import DownstreamTable, page_key
 from etl.rules import RouteError
 from etl.settings import Settings
 from upstream.codec.columnar import arrow_type
+from upstream.folded import folded
 from upstream.schema import Column, Table
 from upstream.table_name import full_name
 
@@ -77,8 +78,8 @@ def as_first(first: Table, other: Table) -> Table:
     """The other with the columns that may be written, under the names and in the order that the first has them in. Both
     have the same shape.
     """
-    own = {column.name.lower(): column for column in other.writable_columns}
-    columns = (replace(own[column.name.lower()], name=column.name) for column in first.writable_columns)
+    own = {folded(column.name): column for column in other.writable_columns}
+    columns = (replace(own[folded(column.name)], name=column.name) for column in first.writable_columns)
     return replace(other, columns=tuple(replace(column, offset=number) for number, column in enumerate(columns)))
 
 
@@ -96,8 +97,8 @@ def identity(table: Table) -> tuple[str, ...]:
 def _shape(table: Table) -> tuple[Any, ...]:
     """What tables have in common whose rows can be compared as one table's."""
     columns = {
-        column.name.lower(): (column.kind, arrow_type(column), column.charset, column.not_null, column.elems)
+        folded(column.name): (column.kind, arrow_type(column), column.charset, column.not_null, column.elems)
         for column in visible_columns(table)
     }
-    key, rows = (column.name.lower() for column in page_key(table)), (name.lower() for name in identity(table))
+    key, rows = (folded(column.name) for column in page_key(table)), (folded(name) for name in identity(table))
     return columns, tuple(key), tuple(rows)

@@ -22,6 +22,7 @@ from etl.verify.merged import Merged, merged, merged_into
 from etl.verify.rows_apart import Apart, apart, as_table
 from relay import SKIP, Decision
 from relay.archive import Archive
+from upstream.folded import folded
 from upstream.schema import Table
 from upstream.table_name import TableName, exactly
 
@@ -220,5 +221,5 @@ class OpenPast:
 
 def _named_as(table: Table, batch: pa.RecordBatch) -> pa.RecordBatch:
     """With the names that the columns have in `table`, which may be spelled otherwise."""
-    names = {column.name.lower(): column.name for column in table.columns}
-    return batch.rename_columns([names.get(name.lower(), name) for name in batch.schema.names])
+    names = {folded(column.name): column.name for column in table.columns}
+    return batch.rename_columns([names.get(folded(name), name) for name in batch.schema.names])

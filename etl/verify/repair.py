@@ -21,6 +21,7 @@ from etl.verify.result import TableResult, VerifySummary
 from etl.verify.rows_apart import Apart, key_of, keys_apart
 from etl.verify.tables import only_columns
 from relay.jobs import Job
+from upstream.folded import folded
 from upstream.schema import Table
 from upstream.table_name import TableName, exactly
 
@@ -117,12 +118,12 @@ def table_repair(session: MySQLSession, found: Apart, downstream: str, more: int
 def _written(session: MySQLSession, table: Table, schema: str, name: str) -> Table:
     """The table as it is downstream, without the columns that the server there computes."""
     computed = {
-        str(column).lower()
+        folded(str(column))
         for (column,) in session.query(
             "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND EXTRA"
             " LIKE '%%GENERATED%%'",
             (schema, name),
         )
     }
-    columns = [column for column in table.writable_columns if column.name.lower() not in computed]
+    columns = [column for column in table.writable_columns if folded(column.name) not in computed]
     return replace(only_columns(table, columns), schema_name=schema, name=name)

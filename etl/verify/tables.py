@@ -14,6 +14,7 @@ from etl.settings import Settings
 from etl.verify.checksum import SUMMED_KINDS, ServerColumn
 from etl.verify.merged import Merged, identity, merged, merged_into, visible_columns
 from etl.verify.side import ComparedTable
+from upstream.folded import folded
 from upstream.schema import Column, Table
 
 __all__ = ["LeftOut", "compared_tables", "only_columns"]
@@ -43,7 +44,7 @@ def compared_tables(
     found: list[ComparedTable] = []
     for group in groups:
         first = group.place
-        there = held.get((first.schema.lower(), first.name.lower()))
+        there = held.get((folded(first.schema), folded(first.name)))
         problem = unlike(first, there, session.address)
         if problem or there is None:
             left += [LeftOut(table.full_name, problem, is_fault=True) for table in group.tables]
@@ -73,7 +74,7 @@ def _groups(settings: Settings, wanted: Sequence[Table], tables: Sequence[Table]
 def _compared(group: Merged, there: HeldTable, session: MySQLSession) -> ComparedTable:
     place, others = group.place, group.tables[1:]
     columns = visible_columns(place.table)
-    lacking = [column.name for column in columns if column.name.lower() not in there.columns]
+    lacking = [column.name for column in columns if folded(column.name) not in there.columns]
     plain = _plain(columns, lacking)
     table = only_columns(place.table, plain)
     documents = session.dialect.has_json_type
@@ -84,7 +85,7 @@ def _compared(group: Merged, there: HeldTable, session: MySQLSession) -> Compare
     return ComparedTable(
         table, DownstreamTable(table, place.schema, place.name), tuple(page_key(table)), identity(table),
         tuple(ServerColumn(column, _charset(column), not column.not_null, documents=True) for column in plain),
-        tuple(ServerColumn(column, *there.columns[column.name.lower()], documents=documents) for column in plain),
+        tuple(ServerColumn(column, *there.columns[folded(column.name)], documents=documents) for column in plain),
         _by_rows(plain, documents=documents and not session.dialect.is_tidb), there.bytes, tuple(notes),
         tuple(only_columns(one, _in_order(plain, one, lacking)) for one in others),
     )  # fmt: skip
@@ -100,8 +101,8 @@ def _plain(columns: Sequence[Column], lacking: Sequence[str]) -> tuple[Column, .
 
 def _in_order(first: Sequence[Column], table: Table, lacking: Sequence[str]) -> list[Column]:
     """A merged table's columns as the first one has them."""
-    own = {column.name.lower(): column for column in _plain(visible_columns(table), lacking)}
-    return [replace(own[column.name.lower()], name=column.name) for column in first]
+    own = {folded(column.name): column for column in _plain(visible_columns(table), lacking)}
+    return [replace(own[folded(column.name)], name=column.name) for column in first]
 
 
 def only_columns(table: Table, columns: Sequence[Column]) -> Table:

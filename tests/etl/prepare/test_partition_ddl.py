@@ -100,6 +100,14 @@ def test_a_crash_between_the_statement_and_the_rows_that_stay_loses_none(
         assert sorted(cursor.fetchall(), key=repr) == history.final["t"]
 
 
+def test_columns_and_partitions_are_found_by_tidbs_lower_case() -> None:
+    """Python's lower case of a word's last sigma is another letter than TiDB's."""
+    greek = Column(1, "ΟΔΟΣ", 0, 8)
+    listed = parted(3, [{"in_values": [["1"]]}, {"in_values": [["2"]]}], "", ("οδοσ",), greek)
+    assert partition_of(listed, {"ΟΔΟΣ": 2}) == 101
+    assert partition_of(parted(2, [{}, {}], "`οδοσ`", (), greek), {"ΟΔΟΣ": 3}) == 101
+
+
 def parted(kind: int, definitions: list[dict], expr: str = "", columns: tuple[str, ...] = (), *cols: Column) -> Table:
     named = [{"id": 100 + n, "name": {"O": f"p{n}", "L": f"p{n}"}, **d} for n, d in enumerate(definitions)]
     info = {
