@@ -156,7 +156,9 @@ UPSTREAM = {
     "per_table": {"schema"},
     "found": {"codec", "images", "kernel", "old_collations", "schema"},
     "rows": {"codec", "images", "old_collations", "schema"},
-    "history": {"folded", "by_id", "ddl_actions", "ddl_job", "job", "old_collations", "rename_statement", "schema", "tso"},
+    "history": {
+        "by_id", "ddl_actions", "ddl_job", "folded", "job", "old_collations", "rename_statement", "schema", "tso",
+    },
     "packed_jobs": {"job", "schema"},
     "job_versions": {"ddl_actions", "ddl_job", "history", "job", "schema", "tso"},
     "pd": {"backoff", "codec", "lean", "pb", "rpc", "tso"},
