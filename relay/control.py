@@ -71,7 +71,11 @@ class ControlFile:
 
     def load(self) -> Control:
         """The newest; the default if nobody asked for anything. Raises RelayCorruptError, which names the file."""
-        return self._file.load()
+        return self.newest()[1]
+
+    def newest(self) -> tuple[int, Control]:
+        """Return the newest and its number, 0 before the first order. Raises as `load`."""
+        return self._file.newest()
 
     def change(self, change: Callable[[Control], Control]) -> Control:
         """Durably put what `change` makes of the newest in its place; what is there now. `change` may be called several

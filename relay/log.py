@@ -75,6 +75,7 @@ class RelayLog:
         self._orders = Remembered(self.place, _ORDERS, _IMMUTABLE) if storage.is_remote else self.place
         self._asked: tuple[object, Control] = None, Control()
         """What operators ask for, and of which state of the folder that is."""
+        self._had_orders = False
         self.appointments = Appointments(self._orders)
         self.decisions = Decisions(self._orders)
         self.failures = Failures(self.place)
@@ -291,11 +292,21 @@ class RelayLog:
             return None
 
     def control(self) -> Control:
-        """What operators ask for; the default if nobody asked for anything. Raises RelayCorruptError."""
+        """What operators ask for; the default if nobody asked for anything. Raises RelayCorruptError, and RelayError if
+        the orders that this process has read are gone: a folder that isn't mounted looks like one without orders.
+        """
         as_it_was = self._orders.as_it_was("control") if isinstance(self._orders, Remembered) else None
         before, control = self._asked
         if as_it_was is None or as_it_was is not before:
-            control = ControlFile(self._orders).load()
+            number, control = ControlFile(self._orders).newest()
+            if not number and self._had_orders:
+                raise RelayError(
+                    f"{self.url}: the folder control, which held orders, is empty or gone: is the relay log's folder"
+                    " not mounted? No order is taken for withdrawn",
+                    way_out="mount the folder again",
+                    transient=True,
+                )
+            self._had_orders = number > 0
             self._asked = as_it_was, control
         return control
 

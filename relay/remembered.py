@@ -2,9 +2,11 @@
 
 A store charges for each look, twelve times as much for a list as for reading a file. So whoever changes one of these
 folders writes a new word into a small file beside them (``changed``), and whoever looks reads that file: as long as it
-says what it said before, the folder is as it was. The word is read before the folder is listed, and written after it
-has changed, so a change is never missed for longer than it takes to write the word. A process that dies in between, or
-a former version, which knows nothing of the word, is waited for no longer than `RELOOK_S`.
+says what it said before, the folder is as it was. The word is read before the folder is listed. It is written twice:
+before the change, as one that begins with CHANGING, under which nothing is remembered, and after it. If the first can't
+be written, nothing changes; if the second can't, looks cost more, and the change is seen at once all the same. A
+process that dies in between leaves a word that counts as settled after `RELOOK_S`, and a former version, which knows
+nothing of the word, is waited for no longer than that.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ log = logging.getLogger("sluice")
 
 CHANGED = "changed"
 """The file with the word."""
+CHANGING = b"changing "
 RELOOK_S = 60.0
 _SETTLED_S = 10.0
 """A list may lag: it is remembered when the word hasn't changed for so long."""
@@ -72,7 +75,7 @@ class Remembered:
         if known is not None:
             return list(known.names)
         names = self._storage.names(path)
-        if now - self._since >= _SETTLED_S or not self.lists_may_lag:
+        if self._is_settled(word, now) and (now - self._since >= _SETTLED_S or not self.lists_may_lag):
             self._known[path] = _Known(word, now, names)
         else:
             self._known.pop(path, None)
@@ -85,8 +88,11 @@ class Remembered:
         return self._current(folder, self._look(), time.monotonic())
 
     def _current(self, folder: str, word: bytes, now: float) -> _Known | None:
-        known = self._known.get(folder)
+        known = self._known.get(folder) if self._is_settled(word, now) else None
         return known if known is not None and known.word == word and now - known.at < RELOOK_S else None
+
+    def _is_settled(self, word: bytes, now: float) -> bool:
+        return not word.startswith(CHANGING) or now - self._since >= RELOOK_S
 
     def read(self, path: str) -> bytes:
         folder = path.partition("/")[0]
@@ -110,16 +116,26 @@ class Remembered:
     # Changing
 
     def create(self, path: str, data: bytes) -> None:
+        self._announce(path)
         self._storage.create(path, data)
         self._tell(path)
 
     def replace(self, path: str, data: bytes) -> None:
+        self._announce(path)
         self._storage.replace(path, data)
         self._tell(path)
 
     def remove(self, path: str) -> None:
+        self._announce(path)
         self._storage.remove(path)
         self._tell(path)
+
+    def _announce(self, path: str) -> None:
+        """Have nobody remember the folder from now on. Raises OSError: then nothing may be changed."""
+        folder = path.partition("/")[0]
+        if folder in self._folders:
+            self._known.pop(folder, None)
+            self._storage.replace(CHANGED, CHANGING + secrets.token_hex(8).encode())
 
     def _tell(self, path: str) -> None:
         folder = path.partition("/")[0]
@@ -128,8 +144,8 @@ class Remembered:
         self._known.pop(folder, None)
         try:
             self._storage.replace(CHANGED, secrets.token_hex(8).encode())
-        except OSError as error:  # what was wanted is done
-            log.warning("%s has changed; others see it within %.0f s: %s", path, RELOOK_S, error)
+        except OSError as error:  # what was wanted is done, and is seen: nobody remembers the folder now
+            log.warning("%s has changed, and the word of it can't be written: looks cost more: %s", path, error)
 
     # As the storage
 

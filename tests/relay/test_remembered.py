@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from relay import SKIP, Appointment, Control, Decision, RelayLog
+from relay import SKIP, Appointment, Control, Decision, RelayError, RelayLog
 from relay import remembered as module
+from relay.storage import Storage
 from tests.object_store.s3_server import S3Server
 
 AT = 470_000_000_000_000_000
@@ -79,3 +83,61 @@ def test_a_list_that_may_lag_is_not_remembered_right_after_a_change(s3_server: S
     s3_server.counted()
     log.decisions.list()
     assert s3_server.counted()["LIST"] == 1
+
+
+class Refusing:
+    """A storage of which writes of the word fail from the `first` on."""
+
+    def __init__(self, storage: Storage, first: int) -> None:
+        self._storage = storage
+        self._left = first
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+    def replace(self, path: str, data: bytes) -> None:
+        if path == module.CHANGED:
+            self._left -= 1
+            if self._left < 0:
+                raise OSError("the store refuses")
+        self._storage.replace(path, data)
+
+
+@pytest.mark.usefixtures("settled")
+@pytest.mark.parametrize("first", [0, 1])
+def test_an_order_that_is_acknowledged_is_seen_at_the_next_look_though_the_word_cannot_be_written(
+    s3_server: S3Server, first: int
+) -> None:
+    log, other = RelayLog.open(s3_server.url()), another(s3_server.url())
+    other.change_control(lambda control: Control(land_paused=True))
+    for _ in range(2):
+        assert not log.control().apply_paused
+    orders = other._orders
+    assert isinstance(orders, module.Remembered)
+    orders._storage = Refusing(orders._storage, first)  # type: ignore[assignment]
+    if first:
+        other.change_control(lambda control: Control(apply_paused=True))
+    else:
+        with pytest.raises(OSError, match="the store refuses"):
+            other.change_control(lambda control: Control(apply_paused=True))
+    for _ in range(2):
+        assert log.control().apply_paused is bool(first)
+    if first:
+        another(s3_server.url()).change_control(lambda control: Control())
+        assert not log.control().apply_paused
+
+
+def test_orders_that_are_gone_with_their_mount_are_not_taken_for_withdrawn(tmp_path: Path) -> None:
+    log = RelayLog.open(f"file://{tmp_path}/relay")
+    assert not log.control().land_paused, "nobody has ordered anything"
+    log.change_control(lambda control: Control(land_paused=True))
+    assert log.control().land_paused
+    (tmp_path / "relay").rename(tmp_path / "elsewhere")
+    for _ in range(2):
+        with pytest.raises(RelayError, match=r"is the relay log.s folder not mounted") as told:
+            log.control()
+        assert told.value.transient
+        (tmp_path / "relay").mkdir(exist_ok=True)
+    (tmp_path / "relay").rmdir()
+    (tmp_path / "elsewhere").rename(tmp_path / "relay")
+    assert log.control().land_paused
