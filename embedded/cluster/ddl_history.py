@@ -16,7 +16,7 @@ from typing import Any
 
 from embedded.cluster.store import Store
 from embedded.recording import Recording, RecordingError, Transaction
-from upstream.tikv.meta import hash_prefix, history_job_key, string_key
+from upstream.tikv.meta import hash_field_key, hash_prefix, history_job_key, string_key
 
 # Version of keys that were there before the recording begins.
 _BEGINNING = 1
@@ -43,6 +43,8 @@ class DDLHistory:
         self._diffs: dict[int, bytes] = {}
         self._schema_version = 0
         self._finishing: dict[int, int] = {}
+        self._tables: dict[bytes, bytes] = {}
+        """TableInfo by key, as it is at the recording's end, of tables that jobs made."""
         self.next_id = 100
 
     @property
@@ -64,6 +66,8 @@ class DDLHistory:
             if key.startswith(HISTORY_PREFIX):
                 job = _parse_job(value, recording)
                 self._jobs[job.id] = job
+            elif b"Table:" in key and value[:1] == b"{":
+                self._tables[key] = value
             elif key.startswith(version_prefix):
                 self._diffs[int(json.loads(value)["version"])] = value
             elif key != SCHEMA_VERSION_KEY:
@@ -74,6 +78,9 @@ class DDLHistory:
             if txn.ddl_job_id in self._jobs and txn.commit_ts:
                 known = self._finishing.get(txn.ddl_job_id, 0)
                 self._finishing[txn.ddl_job_id] = max(known, txn.commit_ts)
+        made = {key for job in self._jobs.values() for key in _table_infos(job)}
+        for key in self._tables.keys() - made:
+            self._store.put(key, self._tables[key], _BEGINNING)
         for job in self._jobs.values():
             if job.id not in self._finishing:
                 self._publish(job, job.finished_ts)
@@ -120,6 +127,9 @@ class DDLHistory:
         diff = self._diffs.get(job.schema_version)
         if diff is not None and job.schema_version <= self._schema_version:  # another job of a higher version was first
             self._store.put(string_key(f"Diff:{job.schema_version}"), diff, commit_ts)
+        for key, info in _table_infos(job).items():
+            if key in self._tables:  # else it is gone in the end
+                self._store.put(key, info, commit_ts)
         if job.schema_version > self._schema_version:
             for version in range(self._schema_version + 1, job.schema_version + 1):
                 if version in self._diffs:
@@ -132,6 +142,17 @@ class DDLHistory:
         ids = self.job_ids
         middle: Iterable[bytes] = [history_job_key(ids[len(ids) // 2])] if ids else [HISTORY_PREFIX]
         return [*middle, b"t"]
+
+
+def _table_infos(job: _Job) -> dict[bytes, bytes]:
+    """The TableInfos that a job leaves behind, by key."""
+    if not job.schema_version:
+        return {}
+    document = json.loads(job.document)
+    binlog = document["binlog"]
+    infos = [info for info in (binlog.get("TableInfo"), *(binlog.get("MultipleTableInfos") or ())) if info]
+    keys = (hash_field_key(f"DB:{document['schema_id']}", f"Table:{info['id']}".encode()) for info in infos)
+    return {key: json.dumps(info, ensure_ascii=False).encode() for key, info in zip(keys, infos, strict=True)}
 
 
 def _parse_job(value: bytes, recording: Recording) -> _Job:

@@ -10,7 +10,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import pyarrow.compute as pc
 
 from errors import SluiceError, ours
 from etl.explode import BinlogDecodeError
@@ -29,10 +32,11 @@ from etl.settings import Settings
 from etl.sinks import read_checkpoint
 from etl.spark.place import Place
 from etl.waiting import Waiting
-from relay import Claim, ClaimLostError, WindowConflictError
+from relay import Claim, ClaimLostError, Part, WindowConflictError, iter_parts
 from relay.bell import ring
 from relay.schema_snapshots import SchemaSnapshots
 from relay.turn import Turn
+from upstream.job import HistoryError
 
 __all__ = [
     "BinlogDecodeError",
@@ -222,7 +226,15 @@ class _Loop:
     def _commit(self, landed: LandedPlan, schema: LandingSchema, claim: Claim, start: Start) -> None:
         result, stages = landed.result, landed.stages_ms
         began = time.perf_counter()
-        described = schema.resolve(result.ddls, result.tables, self._wait, self._skips())
+        described = schema.resolve(
+            result.ddls, result.tables, self._wait, self._skips(), partial(self._first_rows, result.parts)
+        )
+        if described.ddls and described.ddls[0].commit_ts <= landed.plan.lo:
+            raise HistoryError(
+                f"{described.ddls[0].title} belongs before the first row of the window behind {landed.plan.lo}, and no"
+                " timestamp lies between",
+                way_out=f"`sluice txn skip {landed.plan.lo + 1}`, then bring its rows with `sluice backfill`",
+            )
         stages["resolve"] = ms_since(began)
         stages |= result.worker_ms
         stages["spark"] = stages["job"] - sum(result.worker_ms.values())
@@ -244,6 +256,23 @@ class _Loop:
         self._start = Start(record.hi, has_windows=True)
         self._register(record.hi)
         self._say(report_of(landed, record))
+
+    def _first_rows(self, parts: Sequence[Part], table_id: int) -> list[tuple[int, int]]:
+        """Return (schema version, first commit_ts) of a table's rows in parts, ascending commit_ts."""
+        found: dict[int, int] = {}
+        for batch in iter_parts(self._relay.storage, parts):
+            own = batch.filter(pc.equal(batch["table_id"], table_id))
+            for version, commit_ts in zip(own["schema_version"].to_pylist(), own["commit_ts"].to_pylist(), strict=True):
+                found.setdefault(version, commit_ts)
+        return sorted(found.items(), key=lambda item: item[1])
+
+    def _has_landed(self, job_id: int, since_ts: int) -> bool:
+        """Return whether a window behind a TSO names a DDL job."""
+        first = self._relay.first()
+        if first is None:
+            return False
+        windows = self._relay.windows(max(since_ts, first.lo))
+        return any(int(ddl["job_id"]) == job_id for window in windows for ddl in window.ddls)
 
     def _say(self, window: LandedWindow) -> None:
         self.summary.add(window)
@@ -300,7 +329,7 @@ class _Loop:
             version = start.schema_version if start.schema_version is not None else version_at(tikv, start.ts)
             relaxed = None
         began = time.perf_counter()
-        begin = SchemaBegin(version, relaxed, SchemaSnapshots(self._relay.storage))
+        begin = SchemaBegin(version, relaxed, SchemaSnapshots(self._relay.storage), self._has_landed)
         schema = LandingSchema.load(pd, tikv, begin, self._settings.upstream.new_collations)
         log.info("schema version %d rebuilt from TiDB's DDL history in %.0f ms", version, ms_since(began))
         return schema

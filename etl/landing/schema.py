@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from errors import Signal, SluiceError
 from etl.explode import DdlRecord
+from etl.landing._early_rows import EarlyRows, FirstRows
 from etl.landing._job import TableSpan
 from etl.landing._schema_then import SchemaThen
 from etl.recorded_schema import RecordedSchema
@@ -38,6 +39,7 @@ log = logging.getLogger("sluice.land")
 
 _PAUSES_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _DIFFS_KEPT = 4096
+_WARN_EVERY_S = 5.0
 _VERSIONS_LOOKED_BACK = 32
 """A change may be under way whose version is so far below that of DDL which is over; measured: 1 to 4."""
 
@@ -83,6 +85,9 @@ def has_new_collations(tikv: TiKVClient, ts: int, setting: str) -> bool:
     return found is not False
 
 
+HasLanded = Callable[[int, int], bool]
+
+
 @dataclass(frozen=True, slots=True)
 class SchemaBegin:
     """The schema that landing begins with. `relaxed`: as in the last window record; `snapshots`: where schemas are kept
@@ -92,6 +97,8 @@ class SchemaBegin:
     schema_version: int
     relaxed: Mapping[str, Any] | None = None
     snapshots: SchemaSnapshots | None = None
+    has_landed: HasLanded = lambda job_id, since_ts: False
+    """Whether a window behind a TSO names a DDL job by id. It is asked about jobs whose binlog comes late."""
 
 
 Rebuilt = Callable[[Collection[int]], SchemaHistory]
@@ -109,10 +116,12 @@ class LandingSchema:
         relaxed: Mapping[str, Any] | None = None,
         known_jobs: Collection[int] = frozenset(),
         rebuilt: Rebuilt | None = None,
+        has_landed: HasLanded = lambda job_id, since_ts: False,
     ) -> None:
         """Begin at `history`, which has gone past the DDL jobs with the ids `known_jobs`.
 
         `relaxed`: as in the last window record. `rebuilt`: makes the same history without some of these jobs.
+        `has_landed`: see SchemaBegin.
         """
         self._history = history
         self._rebuilt = rebuilt
@@ -121,6 +130,8 @@ class LandingSchema:
         self._diffs: dict[int, dict[str, Any]] = {}
         self._known_jobs = known_jobs
         self._relaxed = {int(i): list(indexes) for i, indexes in (relaxed or {}).items()}
+        self._early_rows = EarlyRows(pd, tikv, self._read_diff)
+        self._has_landed = has_landed
         self._loosened: dict[int, tuple[int, bool]] = {}
         """By table id: a schema version that may give up keys, and whether it removes partitions; no DDL binlog of the
         table has come since."""
@@ -144,7 +155,10 @@ class LandingSchema:
             log.info("the upstream has no new collations: text compares byte for byte")
         then = SchemaThen(tikv, pd.tso(), old_collations=old_collations)
         history, known = then.at(begin.schema_version, begin.snapshots)
-        return cls(history, pd, tikv, begin.relaxed, known, lambda early: then.without(begin.schema_version, early))
+        return cls(
+            history, pd, tikv, begin.relaxed, known,
+            lambda early: then.without(begin.schema_version, early), begin.has_landed,
+        )  # fmt: skip
 
     @property
     def schema_version(self) -> int:
@@ -156,14 +170,15 @@ class LandingSchema:
         spans: Mapping[int, TableSpan],
         wait: Callable[[float], bool],
         skips: Collection[int] = (),
+        first_rows: FirstRows = lambda table_id: (),
     ) -> RecordedSchema:
         """Move on over the window's DDL and describe it. An unknown table is no error if its rows begin in a
         transaction at `skips`, which won't be applied; later ones are found when they are.
 
-        `spans` says which tables have rows in the window. `wait(seconds)` sleeps and returns True if the run is to
-        stop. Raises UnknownTableError, Stopped, PDError, TiKVError, HistoryError.
+        `spans` says which tables have rows in the window, `first_rows` more about one of them. `wait(seconds)` sleeps
+        and returns True if the run is to stop. Raises UnknownTableError, Stopped, PDError, TiKVError, HistoryError.
         """
-        self._take_back(ddls)
+        ddls = self._in_order(ddls, spans, wait, first_rows)
         # Nearly all windows come without DDL, and there may be tens of thousands of tables.
         before = self._history.tables.copy() if ddls else self._history.tables
         truncated_before = set(self._history.truncated) if ddls else self._history.truncated
@@ -205,6 +220,62 @@ class LandingSchema:
             moved=moved,
             relaxed=self._relax(spans, states, changed_before, wait),
         )
+
+    def _in_order(
+        self,
+        ddls: Sequence[DdlRecord],
+        spans: Mapping[int, TableSpan],
+        wait: Callable[[float], bool],
+        first_rows: FirstRows,
+    ) -> Sequence[DdlRecord]:
+        """Return the DDL that the window is to have: without what is landed already, with what rows know early."""
+        late = {record.job_id for record in ddls if self._is_landed(record.job_id)}
+        if late:
+            self._early_rows.landed -= late
+            ddls = [record for record in ddls if record.job_id not in late]
+        self._take_back(ddls)
+        newest = max((span.newest_version for span in spans.values()), default=0)
+        self._look_through(newest, self._history.changed_at)
+
+        def next_job(table: Table, after_version: int, found: Sequence[DdlRecord]) -> Job:
+            return self._next_job(table, after_version or self._history.changed_at.get(table.id, 0), found, wait)
+
+        return self._early_rows.in_order(ddls, spans, self._history.tables, first_rows, next_job)
+
+    def _is_landed(self, job_id: int) -> bool:
+        """Whether a job was landed before its binlog, by this process or one before."""
+        if job_id in self._early_rows.landed:
+            return True
+        if job_id not in self._known_jobs:
+            return False
+        raw = read_ddl_job(self._tikv, job_id, self._pd.tso())
+        job = Job.from_json(raw) if raw is not None else None
+        return job is not None and job.finished and self._has_landed(job_id, job.start_ts)
+
+    def _next_job(
+        self, table: Table, after_version: int, ddls: Sequence[DdlRecord], wait: Callable[[float], bool]
+    ) -> Job:
+        """Return the first finished job of a table behind a schema version; waits until there is one."""
+        waited, warned, pause = 0.0, 0.0, 0.02
+        while True:
+            ts = self._pd.tso()
+            raws = (read_ddl_job(self._tikv, record.job_id, ts) for record in ddls)
+            jobs = [Job.from_json(raw) for raw in raws if raw is not None]
+            own = [job for job in jobs if job.finished and job.table_id == table.id]
+            behind = [job for job in own if job.schema_version > after_version]
+            if behind:
+                return min(behind, key=lambda job: job.schema_version)
+            packed = PackedJobs.of(read_raw_ddl_jobs(self._tikv, ts, self._known_jobs))
+            for job in packed.after(after_version):
+                if job.table_id == table.id:
+                    return job
+            if waited - warned >= _WARN_EVERY_S:
+                warned = waited
+                log.warning("the schema change of %s isn't over: landing waits, %.0f s so far", table.full_name, waited)
+            if wait(pause):
+                raise Stopped(f"while waiting for the schema change of {table.full_name}")
+            waited += pause
+            pause = min(pause * 2, 1.0)
 
     def _take_back(self, ddls: Sequence[DdlRecord]) -> None:
         """Rebuild the history if it is past a job whose binlog comes only now.
@@ -323,7 +394,7 @@ class LandingSchema:
         """
         newest = max((span.newest_version for span in spans.values()), default=0)
         relaxed = dict(self._relaxed)
-        self._note_loosened(max(newest, self._history.schema_version), changed_before)
+        self._look_through(max(newest, self._history.schema_version), changed_before)
         for table_id in self._loosened.keys() & states.keys():
             _, drops = self._loosened[table_id]
             *_, last = states[table_id]
@@ -339,14 +410,16 @@ class LandingSchema:
                 del self._loosened[table_id]
         changed_at = self._history.changed_at
         self._loosened = {i: found for i, found in self._loosened.items() if found[0] > changed_at.get(i, 0)}
+        self._early_rows.forget(changed_at)
         return {i: tuple(indexes) for i, indexes in relaxed.items() if i in spans}
 
-    def _note_loosened(self, newest: int, changed_before: Mapping[int, int]) -> None:
-        """Note the tables whose keys or partitions a schema version through `newest` may give up.
+    def _look_through(self, newest: int, changed_before: Mapping[int, int]) -> None:
+        """Note the tables whose keys or partitions a schema version through `newest` may give up, or whose columns.
 
         Such a version stays noted until a DDL binlog of its table comes. Another table's DDL of a higher version may
         come first.
         """
+        self._early_rows.note(range(self._loosened_through + 1, newest + 1), changed_before)
         for version in range(self._loosened_through + 1, newest + 1):
             for table_id, drops in loosened_tables((version,), self._read_diff).items():
                 if version > changed_before.get(table_id, 0):

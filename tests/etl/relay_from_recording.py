@@ -7,6 +7,7 @@ import gzip
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -19,13 +20,14 @@ from etl.landing._job import TableSpan
 from etl.landing._schema_then import SchemaThen
 from etl.landing.schema import LandingSchema
 from relay import RelayLog, Window
-from upstream import pb
+from upstream import TiKVError, pb
 from upstream.history import SchemaHistory
 from upstream.window_schema import WINDOW_SCHEMA
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 _HISTORY_PREFIX = "6d44444c4a6f624869ff73746f7279"
 _PUMPS = 3
+_TABLES_PREFIX = b"mDB:"
 _RESTARTS = 0.3
 """How likely landing is to begin again before a window."""
 _T = TypeVar("_T")
@@ -101,6 +103,8 @@ class MetaKeys:
         self._values = _meta_values(folder)
 
     def get(self, key: bytes, ts: int) -> bytes | None:
+        if ts < self.tso() and key.startswith(_TABLES_PREFIX):
+            raise TiKVError("what tables were is collected")
         return self._values.get(key)
 
     def scan(
@@ -146,7 +150,23 @@ def _begun_again(relay: RelayLog, meta: Any, old_collations: bool) -> LandingSch
         return None
     then = SchemaThen(meta, meta.tso(), old_collations=old_collations)
     found, known = then.at(last.schema_version)
-    return LandingSchema(found, meta, meta, last.relaxed, known, lambda early: then.without(last.schema_version, early))
+
+    def has_landed(job_id: int, since_ts: int) -> bool:
+        return any(int(ddl["job_id"]) == job_id for window in relay.windows(0) for ddl in window.ddls)
+
+    return LandingSchema(
+        found, meta, meta, last.relaxed, known, lambda early: then.without(last.schema_version, early), has_landed
+    )
+
+
+def _first_rows(batches: Sequence[pa.RecordBatch], table_id: int) -> list[tuple[int, int]]:
+    """(schema version, first commit_ts) of a table's rows, ascending commit_ts."""
+    found: dict[int, int] = {}
+    for batch in batches:
+        for row in batch.select(["table_id", "schema_version", "commit_ts"]).to_pylist():
+            if row["table_id"] == table_id:
+                found.setdefault(row["schema_version"], row["commit_ts"])
+    return sorted(found.items(), key=lambda item: item[1])
 
 
 def land(
@@ -185,7 +205,7 @@ def land(
             i: TableSpan(t.rows, t.first_commit_ts, t.last_commit_ts, t.oldest_version, t.newest_version)
             for i, t in totals.by_table.tables().items()
         }
-        schema = landing.resolve(totals.ddls, spans, lambda _: True)
+        schema = landing.resolve(totals.ddls, spans, lambda _: True, (), partial(_first_rows, whole))
         window = Window(
             lo,
             hi,

@@ -409,13 +409,13 @@ class History(Writing):
             job.state()
         version = job.state()
         if self.has("other sessions"):
-            self._meanwhile(table)
+            self._meanwhile(table, version)
             job.finish(table, schema_state=0, version=version)
         else:
             job.finish(table, schema_state=0)
 
-    def _meanwhile(self, table: Table) -> None:
-        """Other sessions create, drop and write other tables between a multi-schema change's version and its binlog."""
+    def _meanwhile(self, table: Table, version: int) -> None:
+        """Other sessions create, drop and write tables between a multi-schema change's version and its binlog."""
         for _ in range(self.rng.randint(0, 2)):
             others = [t for t in self.upstream.tables.values() if t is not table]
             step = self.rng.randrange(3)
@@ -425,6 +425,8 @@ class History(Writing):
                 self._drop(self.rng.choice(others))
             elif others:
                 self._write(only=self.rng.choice(others))
+        for _ in range(self.rng.randint(0, 2)):
+            self._write(version, only=table)
 
     def _race(self) -> None:
         """Two sessions race ADD COLUMN IF NOT EXISTS: the job of the one that comes second changes nothing."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, cast
 
+import pytest
+
 from etl.explode import DdlRecord
+from etl.landing._job import TableSpan
 from etl.landing._schema_then import SchemaThen
 from etl.landing.schema import LandingSchema
 from tests.etl.landing.test_schema_then import History
-from upstream import PDClient, TiKVClient
+from upstream import PDClient, TiKVClient, TiKVError
+from upstream.tikv.meta import hash_field_key, string_key
 
 
 class Clock:
@@ -42,13 +47,32 @@ _JOBS = [
 ]
 
 
-def landing(version: int) -> LandingSchema:
-    tikv = cast(TiKVClient, History(_JOBS))
+class Meta(History):
+    """The history, and table 30 with its new columns from 120 on. What was before `collected` can't be read."""
+
+    def __init__(self, collected: int = 0) -> None:
+        super().__init__(_JOBS)
+        self._collected = collected
+        self._diffs = {string_key(f"Diff:{v}"): {"version": v, "table_id": 30, "type": 5} for v in (7, 8)}
+
+    def get(self, key: bytes, ts: int) -> bytes | None:
+        if key in self._diffs:
+            return json.dumps(self._diffs[key]).encode()
+        if key == hash_field_key("DB:2", b"Table:30"):
+            if ts < self._collected:
+                raise TiKVError("GC life time is shorter than transaction duration")
+            return json.dumps(info(30, "t", "a", "b", "c") if ts >= 120 else info(30, "t", "a")).encode()
+        return super().get(key, ts)
+
+
+def landing(version: int, collected: int = 0, *, has_landed: bool = False) -> LandingSchema:
+    tikv = cast(TiKVClient, Meta(collected))
     then = SchemaThen(tikv, 1 << 60, old_collations=False)
     history, known = then.at(version)
     return LandingSchema(
-        history, cast(PDClient, Clock()), tikv, None, known, lambda early: then.without(version, early)
-    )
+        history, cast(PDClient, Clock()), tikv, None, known, lambda early: then.without(version, early),
+        lambda job_id, since_ts: has_landed,
+    )  # fmt: skip
 
 
 def record(job_id: int) -> DdlRecord:
@@ -83,3 +107,28 @@ def test_ddl_since_the_beginning_stays_when_a_change_is_taken_back() -> None:
 def test_a_job_that_succeeded_and_changed_nothing_is_not_landed_as_ddl() -> None:
     """Two sessions race ADD COLUMN IF NOT EXISTS: the second job succeeds without a schema version."""
     assert landing(9).resolve([record(14)], {}, lambda seconds: False).ddls == ()
+
+
+_ROWS = [(6, 90), (7, 110), (8, 125)]
+"""Schema version and first commit_ts of a window's rows. The change's binlog comes at 130."""
+
+
+@pytest.mark.parametrize("collected", [0, 1 << 59])
+def test_a_change_is_landed_right_before_the_first_row_that_knows_its_columns(collected: int) -> None:
+    span = TableSpan(3, 90, 125, 6, 8)
+    found = landing(6, collected).resolve([record(13)], {30: span}, lambda seconds: False, (), lambda i: _ROWS)
+    assert [(ddl.job_id, ddl.commit_ts) for ddl in found.ddls] == [(13, 124)]
+    assert columns(found.ddls[0].effect.tables[30], 30) == ["a", "b", "c"]
+
+
+def test_the_binlog_of_a_change_that_rows_brought_forward_is_no_change_also_behind_a_restart() -> None:
+    schema = landing(6)
+    found = schema.resolve([], {30: TableSpan(1, 125, 126, 8, 8)}, lambda seconds: False)
+    assert [(ddl.job_id, ddl.commit_ts) for ddl in found.ddls] == [(13, 124)]
+    assert schema.resolve([record(13)], {}, lambda seconds: False).ddls == ()
+    assert landing(9, has_landed=True).resolve([record(13)], {}, lambda seconds: False).ddls == ()
+
+
+def test_rows_that_know_a_change_under_way_but_not_its_columns_wait_for_nothing() -> None:
+    found = landing(6).resolve([], {30: TableSpan(1, 110, 111, 7, 7)}, lambda seconds: True)
+    assert found.ddls == ()
