@@ -78,7 +78,7 @@ class DDLHistory:
             if txn.ddl_job_id in self._jobs and txn.commit_ts:
                 known = self._finishing.get(txn.ddl_job_id, 0)
                 self._finishing[txn.ddl_job_id] = max(known, txn.commit_ts)
-        made = {key for job in self._jobs.values() for key in _table_infos(job)}
+        made = {key for job_id in self._finishing for key in _table_infos(self._jobs[job_id])}
         for key in self._tables.keys() - made:
             self._store.put(key, self._tables[key], _BEGINNING)
         for job in self._jobs.values():
@@ -128,7 +128,7 @@ class DDLHistory:
         if diff is not None and job.schema_version <= self._schema_version:  # another job of a higher version was first
             self._store.put(string_key(f"Diff:{job.schema_version}"), diff, commit_ts)
         for key, info in _table_infos(job).items():
-            if key in self._tables:  # else it is gone in the end
+            if job.id in self._finishing and key in self._tables:  # else it is gone in the end
                 self._store.put(key, info, commit_ts)
         if job.schema_version > self._schema_version:
             for version in range(self._schema_version + 1, job.schema_version + 1):
@@ -146,9 +146,9 @@ class DDLHistory:
 
 def _table_infos(job: _Job) -> dict[bytes, bytes]:
     """The TableInfos that a job leaves behind, by key."""
-    if not job.schema_version:
-        return {}
     document = json.loads(job.document)
+    if not job.schema_version or str(document.get("schema_name")).lower() == "mysql":  # there from the beginning
+        return {}
     binlog = document["binlog"]
     infos = [info for info in (binlog.get("TableInfo"), *(binlog.get("MultipleTableInfos") or ())) if info]
     keys = (hash_field_key(f"DB:{document['schema_id']}", f"Table:{info['id']}".encode()) for info in infos)
