@@ -64,6 +64,14 @@ class DdlJob:
     """Its schema versions, ascending."""
     before: Mapping[int, Table | None] = field(default_factory=dict, repr=False)
     """The tables it changes as they were. A window record leaves them out, for it describes its tables as of lo."""
+    asked: bool = False
+    """Whether TiKV was asked by which definition the rows around it were written: then their `schema_version` in the
+    relay log says so, whatever the binlog named.
+    """
+    ahead: tuple[int, ...] = ()
+    """Transactions (start_ts) in windows before that wrote by the definition that it leaves behind, though their rows
+    there name an older version.
+    """
 
     @property
     def title(self) -> str:
@@ -85,7 +93,7 @@ class DdlJob:
         """What it moves, if it is of MOVES_ROWS. `before`: the tables it changes as they were."""
         return PastMove(
             self.type, self.job_id, self.began_ts, self.finished_ts, self.schema_version, self.versions, before,
-            self.effect,
+            self.effect, self.asked, self.ahead,
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
@@ -99,6 +107,10 @@ class DdlJob:
                 "finished_ts": self.finished_ts,
                 "versions": list(self.versions),
             }
+        if self.asked:
+            document["asked"] = True
+        if self.ahead:
+            document["ahead"] = list(self.ahead)
         if self.before:
             document["before"] = to_json(self.before)
         return document
@@ -123,10 +135,12 @@ class PastMove:
     versions: tuple[int, ...]
     before: Mapping[int, Table | None] = field(repr=False)
     effect: Effect = field(repr=False)
+    asked: bool = False
+    ahead: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As a window record has it."""
-        return {
+        document: dict[str, Any] = {
             "type": self.type,
             "job_id": self.job_id,
             "began_ts": self.began_ts,
@@ -136,6 +150,7 @@ class PastMove:
             "before": to_json(self.before),
             "effect": self.effect.to_json(),
         }
+        return document | ({"asked": True} if self.asked else {})
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> PastMove:
@@ -161,6 +176,8 @@ def _values(document: Mapping[str, Any]) -> dict[str, Any]:
         "versions": tuple(int(version) for version in document.get("versions") or ()),
         "effect": Effect.from_json(document.get("effect") or {}),
         "before": tables_by_id(document.get("before")),
+        "asked": bool(document.get("asked")),
+        "ahead": tuple(int(start_ts) for start_ts in document.get("ahead") or ()),
     }
 
 

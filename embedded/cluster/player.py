@@ -13,6 +13,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from embedded.cluster.row_writes import Image, RowWrites
 from embedded.recording import Record, Recording, Transaction
 from errors import SluiceError
 from upstream import pb
@@ -98,6 +99,8 @@ class Player:
         self._by_commit: dict[int, Transaction] = {}
         self._acked: set[int] = set()  # start_ts
         self._released: set[int] = set()  # start_ts, may commit
+        self._rows = RowWrites()
+        self._images: dict[int, list[Image]] = {}  # of rows in partitions that a transaction writes, by start_ts
         self._seconds: dict[int, bytes] = {}  # payloads that the stream has reached, by start_ts
         self._slots = asyncio.Semaphore(_WINDOW)
         self._room = asyncio.Event()
@@ -122,6 +125,7 @@ class Player:
         """Replays everything; returns when the last record is delivered. Raises RecordingError or ReplayError."""
         self._txns = await asyncio.to_thread(self._recording.transactions, self._until_ts)
         self.progress.transactions = len(self._txns)
+        self._rows = await asyncio.to_thread(lambda: RowWrites(self._recording.meta_keys()))
         self._by_commit = {txn.commit_ts: txn for txn in self._txns.values() if txn.commit_ts}
         if self._until_ts is not None:
             self._history.cut(self._until_ts)
@@ -158,6 +162,8 @@ class Player:
                 return
             if txn.second or txn.write:
                 self._store.prewrite(txn.prewrite_key, txn.start_ts)
+            if images := self._rows.images(record.payload):
+                self._images[record.start_ts] = images
             self.progress.sent += 1
             self._spawn(self._send(record, txn))
         else:
@@ -208,6 +214,8 @@ class Player:
         if txn.commit_ts:
             value = txn.write.short_value if txn.write else b""
             if self._store.commit(txn.prewrite_key, txn.start_ts, txn.commit_ts, value):
+                for key in self._rows.commit(self._images.pop(txn.start_ts, ())):
+                    self._store.commit(key, txn.start_ts, txn.commit_ts)
                 self._history.committed(txn)
                 self._oracle.committed(txn.commit_ts)
                 self._commits.add(txn.commit_ts)

@@ -115,7 +115,7 @@ class _Portions:
             moved = tuple(past for past in RecordedSchema.of(window).moved if ids & past.before.keys())
             if counted is None:
                 counted = tuple(_counted_before(log, moved, start_ts, ids))
-            if self._is_full and window.lo >= counting_until and not any(p.type in REMOVES_PARTITIONS for p in moved):
+            if self._is_full and window.lo >= counting_until and not any(map(_is_counted, moved)):
                 yield self._take(start_ts, until_ts, counted)
                 counted = ()
             self._windows.append(_parts(window, moved))
@@ -142,14 +142,19 @@ class _Portions:
 
 
 def _counting_until(ddl: DdlJob) -> int:
-    return ddl.finished_ts + LONGEST_STATEMENT if ddl.type in REMOVES_PARTITIONS and ddl.finished_ts else 0
+    return ddl.finished_ts + LONGEST_STATEMENT if _is_counted(ddl) and ddl.finished_ts else 0
+
+
+def _is_counted(ddl: DdlJob | PastMove) -> bool:
+    """Whether rows are counted behind it, for TiKV wasn't asked which are in the emptied partitions."""
+    return ddl.type in REMOVES_PARTITIONS and not ddl.asked
 
 
 def _counted_before(
     log: WindowLog, moved: tuple[PastMove, ...], start_ts: int, ids: set[int]
 ) -> Iterator[tuple[int, int, tuple[WindowParts, ...]]]:
     for past in moved:
-        if past.type in REMOVES_PARTITIONS and past.finished_ts + LONGEST_STATEMENT > start_ts > past.began_ts:
+        if _is_counted(past) and past.finished_ts + LONGEST_STATEMENT > start_ts > past.began_ts:
             windows = _reaching_back(log, past.began_ts, start_ts, ids, f"DDL job {past.job_id}")
             yield past.job_id, past.began_ts, tuple(map(_parts, windows))
 

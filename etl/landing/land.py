@@ -11,6 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pyarrow.compute as pc
@@ -20,10 +21,12 @@ from etl.explode import BinlogDecodeError
 from etl.landing._ahead import JobsAhead, LandedPlan
 from etl.landing._cluster import Cluster
 from etl.landing._counting import Counting
+from etl.landing._kept_versions import KeptVersions
 from etl.landing._orders import LOOK_EVERY_S, Orders
 from etl.landing._record import record_of, report_of
 from etl.landing._report import LandedWindow, LandSummary, Progress, ms_since
 from etl.landing._run_limits import RunLimits, Stop
+from etl.landing.definitions_used import DefinitionsUsed, DefinitionUnknownError
 from etl.landing.planner import CommitsPurgedError
 from etl.landing.schema import LandingSchema, SchemaBegin, Stopped, UnknownTableError, version_at
 from etl.landing.start import NoCheckpointError, Start, WrongClusterError, continued, first
@@ -41,6 +44,7 @@ from upstream.job import HistoryError
 __all__ = [
     "BinlogDecodeError",
     "CommitsPurgedError",
+    "DefinitionUnknownError",
     "LandSummary",
     "LandedWindow",
     "NoCheckpointError",
@@ -73,8 +77,8 @@ def run_land(  # noqa: PLR0913 one optional wish each, by name
     control says paused, it waits. What may pass (a pump, PD, TiKV, Spark or the disk is away) is logged and tried
     again.
 
-    Raises ClaimLostError when another process took over, BinlogDecodeError, UnknownTableError, CommitsPurgedError,
-    WrongClusterError, NoCheckpointError, HistoryError, and relay errors.
+    Raises ClaimLostError when another process took over, BinlogDecodeError, UnknownTableError, DefinitionUnknownError,
+    CommitsPurgedError, WrongClusterError, NoCheckpointError, HistoryError, and relay errors.
     """
     limits = RunLimits(run_seconds, stop, until_ts)
     loop = _Loop(settings, limits, start_ts, on_window, summary or LandSummary())
@@ -99,6 +103,9 @@ class _Loop:
         self._on_window = on_window
         self._relay = settings.open_relay()
         self._cluster = Cluster(settings.upstream)
+        cluster = self._cluster
+        self._definitions = DefinitionsUsed(self._relay, cluster.tikv.mvcc_get_many, cluster.pd.get_gc_safe_point)
+        self._versions = KeptVersions(cluster.pd, Pipeline.of(settings).id)
         self._orders = Orders(self._relay, settings.ignored_ts)
         self._jobs = JobsAhead(
             Place(settings.spark, settings.spark_role("land"), settings.relay.url),
@@ -173,6 +180,7 @@ class _Loop:
         if self._start is None:
             self._find_start()
             return
+        self._versions.keep(self._start.ts)
         if not self._start.has_windows:
             self._await_copy()
         if self._schema is None:
@@ -226,8 +234,9 @@ class _Loop:
     def _commit(self, landed: LandedPlan, schema: LandingSchema, claim: Claim, start: Start) -> None:
         result, stages = landed.result, landed.stages_ms
         began = time.perf_counter()
+        skips = self._skips()
         described = schema.resolve(
-            result.ddls, result.tables, self._wait, self._skips(), partial(self._first_rows, result.parts)
+            result.ddls, result.tables, self._wait, skips, partial(self._first_rows, result.parts)
         )
         if described.ddls and described.ddls[0].commit_ts <= landed.plan.lo:
             raise HistoryError(
@@ -236,6 +245,15 @@ class _Loop:
                 way_out=f"`sluice txn skip {landed.plan.lo + 1}`, then bring its rows with `sluice backfill`",
             )
         stages["resolve"] = ms_since(began)
+        if described.moved or described.ddls:
+            began = time.perf_counter()
+            moves = schema.recent_moves(described, result.tables)
+            bounds = landed.plan.lo, landed.plan.hi, claim.token
+            described, parts = self._definitions.settle(
+                described, moves, result.parts, bounds, skips, schema.definitions_to_come
+            )
+            landed = replace(landed, result=replace(result, parts=parts))
+            stages["definitions"] = ms_since(began)
         stages |= result.worker_ms
         stages["spark"] = stages["job"] - sum(result.worker_ms.values())
         record = record_of(landed, described, self._cluster.id, claim.token)

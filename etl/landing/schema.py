@@ -26,6 +26,7 @@ from upstream.job_versions import (
     relaxed_indexes,
     versions_of,
 )
+from upstream.old_collations import binary_table
 from upstream.packed_jobs import PackedJobs
 from upstream.schema import Table
 from upstream.tikv.collations import read_new_collations
@@ -379,6 +380,34 @@ class LandingSchema:
                     late[moved.job.schema_version] = moved
         return tuple(past_move(late[v], versions_of(late[v].job, late[v].since, self._read_diff)) for v in sorted(late))
 
+    def recent_moves(self, described: RecordedSchema, spans: Mapping[int, TableSpan]) -> list[PastMove]:
+        """Return what DDL through the window that `resolve` has described moved lately in tables of this window."""
+        inside = {ddl.job_id: ddl for ddl in described.ddls}
+        wanted = set(spans).union(*(ddl.effect.tables for ddl in described.ddls))
+        found = {move.job.id: move for i in sorted(wanted) for move in self._history.moved.get(i, ())}
+        return [
+            past_move(
+                move,
+                inside[job_id].versions if job_id in inside else versions_of(move.job, move.since, self._read_diff),
+            )
+            for job_id, move in found.items()
+        ]
+
+    def definitions_to_come(self, table_id: int) -> list[Table]:
+        """Return the definitions that a table has had since the window that `resolve` has described, in order.
+
+        The last one may be that of a job that isn't over.
+        """
+        known = self._history.tables.get(table_id)
+        if known is None:
+            return []
+        jobs = PackedJobs.of(read_raw_ddl_jobs(self._tikv, self._pd.tso(), self._known_jobs))
+        infos = [job.table_info for job in jobs.after(self._history.changed_at.get(table_id, 0))]
+        infos.append(read_table_info(self._tikv, known.schema_id, table_id, self._pd.tso()))
+        own = [info for info in infos if info is not None and int(info["id"]) == table_id]
+        tables = [Table.from_tidb(info, known.schema_id, known.schema_name) for info in own]
+        return [binary_table(table) for table in tables] if self._history.has_old_collations else tables
+
     def _relax(
         self,
         spans: Mapping[int, TableSpan],
@@ -388,11 +417,11 @@ class LandingSchema:
     ) -> dict[int, tuple[int, ...]]:
         """Return the unique indexes that the upstream gives up before a DDL binlog says so.
 
-        Rows that know of a newer schema than the last DDL of their table tell of a change that was under way: which
-        keys it gives up is in TiKV. `states`: the tables as they are in the window, one after the other.
+        A schema version newer than the last DDL of a table tells of a change that was under way: which keys it gives
+        up is in TiKV. `states`: the tables as they are in the window, one after the other.
         `changed_before`: the schema version of each table's last DDL before the window.
         """
-        newest = max((span.newest_version for span in spans.values()), default=0)
+        newest = self._newest_version(spans)
         relaxed = dict(self._relaxed)
         self._look_through(max(newest, self._history.schema_version), changed_before)
         for table_id in self._loosened.keys() & states.keys():
@@ -426,6 +455,17 @@ class LandingSchema:
                     _, before = self._loosened.get(table_id, (0, False))
                     self._loosened[table_id] = version, drops or before
         self._loosened_through = max(self._loosened_through, newest)
+
+    def _newest_version(self, spans: Mapping[int, TableSpan]) -> int:
+        """The newest schema version by which rows may have been written.
+
+        They name that with which their transaction began. With metadata locks it may have used a newer one, of those
+        that were there when it was committed.
+        """
+        if not spans:
+            return 0
+        then = version_at(self._tikv, max(span.last_commit_ts for span in spans.values()))
+        return max(then, *(span.newest_version for span in spans.values()))
 
     def _job(self, record: DdlRecord, wait: Callable[[float], bool]) -> Job:
         """Return the job of a DDL binlog. TiDB moves it to the history one transaction later, which is waited for."""

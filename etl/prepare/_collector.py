@@ -12,7 +12,6 @@ from etl.prepare._cuts import cuts
 from etl.prepare._documents import BatchDocument
 from etl.prepare._late_changes import Move, kept_changes
 from etl.prepare._options import PrepareOptions
-from etl.prepare._partitions import PartitionError
 from etl.prepare._schemas import Schemas
 from etl.shapes import Segment, Timings, find_shape
 from etl.shapes.identity import locating_columns
@@ -21,6 +20,7 @@ from etl.shapes.raw_changes import RawChanges
 from etl.shapes.table_changes import Circumstances, TableChanges
 from etl.steps import ChangeError, CommitDetail, Step
 from relay import DELETE, INSERT, PART_SCHEMA, UPDATE
+from upstream.partitions import PartitionError
 
 _KINDS = 3
 

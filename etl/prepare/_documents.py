@@ -55,7 +55,9 @@ class WindowDocument:
         return {
             move.job_id: move.began_ts
             for move in self.schema.moved
-            if move.type in REMOVES_PARTITIONS and move.finished_ts + LONGEST_STATEMENT > self.after_ts
+            if move.type in REMOVES_PARTITIONS
+            and not move.asked
+            and move.finished_ts + LONGEST_STATEMENT > self.after_ts
         }
 
     def to_json(self) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """Row changes around DDL that moves rows: partitions dropped, truncated or exchanged, tables (un)partitioned.
 
 TiDB changes definitions in steps, and lets sessions be one schema version behind. So some changes behind such a DDL, by
-their `schema_version`, were made by the definition before it:
+their `schema_version`, were made by the definition before it. (In the relay log that is the version of the definition
+by which TiDB wrote the row, where the binlog's says less: `etl.landing.definitions_used`. Moves that landing hasn't
+asked TiKV about are of an older Sluice.)
 
     DROP, TRUNCATE PARTITION   what such a change did to a partition that is gone went with it
     EXCHANGE PARTITION         what it did to the partition, it did to the table that the partition is now, and the
@@ -23,11 +25,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from etl.prepare._partitions import PartitionError, partition_ids, partition_of
 from relay import DELETE, INSERT, PART_SCHEMA, UPDATE
 from upstream.ddl_actions import MOVES_ROWS, Action
 from upstream.ddl_job import PastMove
 from upstream.job_versions import LONGEST_STATEMENT
+from upstream.partitions import PartitionError, partition_ids, partition_of
 from upstream.rows import decode_deletes, decode_inserts, decode_updates, encode_delete, encode_insert
 from upstream.schema import Table
 
@@ -53,6 +55,8 @@ class Move:
     """By this TSO every TiDB knew of the DDL. A statement that began before may have been planned by the definition
     before, though its rows say otherwise: they name the version that was known when the first of them was written.
     """
+    ahead: frozenset[int] = frozenset()
+    """Transactions (start_ts) before the DDL that wrote by the new definition, though their rows name an older one."""
     present: Counter[str] = field(default_factory=Counter)
     """What is in truncated partitions since, counted on by `relocate`."""
 
@@ -75,7 +79,7 @@ def move_of(past: PastMove) -> Move | None:
         return None
     versions = past.versions or (past.schema_version,)
     job_id = past.job_id
-    finished_ts = past.finished_ts if len(versions) == 1 else 0
+    finished_ts = past.finished_ts if len(versions) == 1 and not past.asked else 0
     partitioned = next((t for i, t in before.items() if t.is_partitioned and after.get(i) is not None), None)
     if kind in (Action.PARTITION_TABLE, Action.REMOVE_PARTITIONING):
         old, new = (
@@ -94,7 +98,15 @@ def move_of(past: PastMove) -> Move | None:
         ordinary = next(i for i in before if i != partitioned.id)
         return Move(versions[-1], versions[-1], job_id, partitioned, {i: i for i in gone}, {ordinary: partitioned.id})
     return (
-        Move(versions[0], versions[-1], job_id, partitioned, dict.fromkeys(gone), finished_ts=finished_ts)
+        Move(
+            versions[0],
+            versions[-1],
+            job_id,
+            partitioned,
+            dict.fromkeys(gone),
+            finished_ts=finished_ts,
+            ahead=frozenset(past.ahead),
+        )
         if gone
         else None
     )
@@ -125,8 +137,10 @@ def kept_changes(changes: Iterable[pa.Table], move: Move) -> pa.Table:
     """
     rows: list[Row] = []
     for piece in changes:
-        mask = (piece["table_id"].to_numpy() == move.table.id) & (piece["schema_version"].to_numpy() >= move.version)
-        rows += _rows_of(piece.filter(pa.array(mask)))
+        is_new = piece["schema_version"].to_numpy() >= move.version
+        if move.ahead:
+            is_new |= np.isin(piece["start_ts"].to_numpy(), list(move.ahead))
+        rows += _rows_of(piece.filter(pa.array((piece["table_id"].to_numpy() == move.table.id) & is_new)))
     found: list[Row] = []
     present: Counter[str] = Counter()
     for row, images in zip(rows, _images(move.table, rows), strict=True):

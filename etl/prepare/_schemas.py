@@ -12,12 +12,12 @@ import pyarrow as pa
 from etl.prepare._destinations import Destination, destinations
 from etl.prepare._late_changes import Move, move_of, relocate
 from etl.prepare._options import PrepareOptions
-from etl.prepare._partitions import PartitionError
 from etl.recorded_schema import RecordedSchema
 from etl.rules import Filter, Scoped, is_internal_table, scope_ddl, skip_reason
 from etl.steps import ChangeError, RelaxDetail, Step
 from upstream.ddl_actions import Action
 from upstream.ddl_job import DdlJob
+from upstream.partitions import PartitionError
 from upstream.schema import Table
 
 _EVERYTHING = Filter()

@@ -1,24 +1,29 @@
 """A model of TiDB's partitions under schema changes: physical partitions, and sessions that are one schema version
 behind.
 
-What a session writes goes by the definition of its version, so what it means is known without any rule of replication:
-rows lie in physical partitions, and at the end a table holds what lies in those it has then.
+What a session writes goes by the definition that it uses, so what it means is known without any rule of replication:
+rows lie in physical partitions, and at the end a table holds what lies in those it has then. The binlog names the
+version with which the transaction began: with metadata locks that may be older than the definition. TiKV knows.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
+from etl.landing.definitions_used import DefinitionsUsed
+from etl.recorded_schema import RecordedSchema
 from relay import DELETE, INSERT, PART_SCHEMA, UPDATE, RelayLog, Window
+from upstream.codec import encode_int
 from upstream.ddl_actions import Action
-from upstream.ddl_job import Effect
+from upstream.ddl_job import Effect, PastMove
 from upstream.rows import ROWID_NAME, encode_delete, encode_insert, encode_update
 from upstream.schema import Column, Index, Table
+from upstream.tikv import Lock, Mvcc, Write
 
 Row = dict[str, Any]
 FIRST_TS = 400_000_000_000 << 18
@@ -55,7 +60,15 @@ class Definition:
 class PartitionHistory:
     """Random transactions and partition DDL. `transactions`: (commit_ts, [row changes], DDL or None) in order."""
 
-    def __init__(self, seed: int, keyed: bool) -> None:
+    def __init__(self, seed: int, keyed: bool, *, locks: bool = True) -> None:
+        """`locks`: TiDB's metadata locks are on, so that binlogs may name an older version than that of the definition,
+        and landing asks TiKV; without them it lands as it did before it asked.
+        """
+        self._locks = locks
+        self._writes: dict[bytes, list[tuple[int, int]]] = {}
+        """By key, (start_ts, kind) of what TiKV has."""
+        self._version_at: dict[int, int] = {}
+        """By commit_ts, the newest version then."""
         self._rng = random.Random(seed)
         self._keyed = keyed
         self._versions = {1: Definition()}
@@ -99,18 +112,45 @@ class PartitionHistory:
         """
         version = self._version - (self._rng.random() < 0.4 and self._version > 1 and planned_by is None)
         definition = planned_by or self._versions[version]
-        began = self._ts + 1
-        kinds = [UPDATE, DELETE] if planned_by else [INSERT, INSERT, UPDATE, UPDATE, DELETE]
-        changes = [c for _ in range(self._rng.randint(1, 4)) for c in self._change(definition, kinds)]
+        if self._locks and planned_by is None and self._rng.random() < 0.5:
+            version = self._rng.randint(max(1, version - 3), version)
+        commit_ts = self._ts + self._rng.randint(2, 9)
+        start_ts = self._ts + 1 if planned_by else commit_ts - 1
+        written: list[tuple[int, int, int]] = []
+        told = self._locks or planned_by is None
+        changes = [c for _ in range(self._rng.randint(1, 4)) for c in self._change(definition, written, is_told=told)]
         if changes:
-            self._ts += self._rng.randint(2, 9)
+            self._ts = commit_ts
+            self._version_at[commit_ts] = self._version
+            for physical_id, rowid, kind in written:
+                key = b"t" + encode_int(physical_id) + b"_r" + encode_int(rowid)
+                self._writes.setdefault(key, []).append((start_ts, kind))
             rows = [
-                (self._ts, began if planned_by else self._ts - 1, n, table_id, version, kind, row)
+                (commit_ts, start_ts, n, table_id, version, kind, row)
                 for n, (table_id, kind, row) in enumerate(changes)
             ]
-            self.events.append((self._ts, rows, None))
+            self.events.append((commit_ts, rows, None))
 
-    def _change(self, definition: Definition, kinds: list[int]) -> list[tuple[int, int, bytes]]:
+    def ask(self, keys: Collection[bytes]) -> dict[bytes, Mvcc]:
+        """What TiKV has of keys; now and then a lock that isn't resolved yet."""
+        found = {}
+        for key in keys:
+            writes = dict(self._writes.get(key, ()))  # of one transaction the last one
+            *rest, last = [*(Write(kind, start_ts, start_ts + 1) for start_ts, kind in writes.items()), None]
+            lock = None
+            if rest and self._rng.random() < 0.3:
+                write = rest.pop()
+                lock = Lock(write.start_ts, b"k", 1, write.kind)
+            found[key] = Mvcc(lock, tuple(write for write in (*rest, last) if write is not None))
+        return found
+
+    def _change(
+        self, definition: Definition, written: list[tuple[int, int, int]], *, is_told: bool = True
+    ) -> list[tuple[int, int, bytes]]:
+        """`written` gets what TiKV notes: physical id, hidden row id, and 0 for a put, 1 for a delete. `is_told`:
+        TiKV or the named version tells where the session writes; else only what it changes does.
+        """
+        kinds = [INSERT, INSERT, UPDATE, UPDATE, DELETE] if is_told else [UPDATE, DELETE]
         rng, of_t = self._rng, self._rng.random() < 0.8
         table = self.table(definition) if of_t else self.ordinary(definition.ordinary)
         places = [pid for pid, _, _ in definition.partitions] if of_t else [definition.ordinary]
@@ -120,7 +160,7 @@ class PartitionHistory:
             for row in self.stored.get(pid, [])
             if not of_t or definition.locate(row["p"]) == pid
         ]
-        if INSERT not in kinds:  # nothing tells where else such a session writes
+        if not is_told:
             now = {pid for pid, _, _ in self._versions[self._version].partitions}
             seen = [(pid, row) for pid, row in seen if of_t and pid not in now]
             if not seen:
@@ -139,12 +179,15 @@ class PartitionHistory:
             return []  # unique in its partition, and so in the table; but for rows of one that is about to go
         if kind != INSERT:
             self.stored[pid].remove(old)
+            if kind == DELETE or target != pid:
+                written.append((pid, old[ROWID_NAME], 1))
         if kind == DELETE:
             return [(table.id, DELETE, encode_delete(table, old))]
         if kind == INSERT or target != pid:
             self._rowids[target] = self._rowids.get(target, 0) + 1
             new = new | {ROWID_NAME: self._rowids[target]}
         self.stored.setdefault(target, []).append(new)
+        written.append((target, new[ROWID_NAME], 0))
         if kind == INSERT:
             return [(table.id, INSERT, encode_insert(table, new))]
         if target != pid:
@@ -281,26 +324,34 @@ class PartitionHistory:
                 for _, _, ddl in self.events
                 if ddl is not None and ddl["commit_ts"] > lo and len(ddl["versions"]) == 3
             ]
-            dropping = dropping or any(
-                row[3] == _T and row[4] >= ddl["versions"][0] for row in rows for ddl in coming[:1]
+            known = max((self._version_at[row[0]] for row in rows), default=0)
+            dropping = dropping or any(known >= ddl["versions"][0] for ddl in coming[:1])
+            window = Window(
+                lo,
+                hi,
+                7,
+                "t",
+                0,
+                len(chosen),
+                len(rows),
+                version,
+                (part,) if part else (),
+                documents,
+                tuple(ddls),
+                moved=tuple(moved),
+                relaxed={str(_T): []} if dropping and _T in used else {},
             )
-            relay.commit(
-                Window(
-                    lo,
-                    hi,
-                    7,
-                    "t",
-                    0,
-                    len(chosen),
-                    len(rows),
-                    version,
-                    (part,) if part else (),
-                    documents,
-                    tuple(ddls),
-                    moved=tuple(moved),
-                    relaxed={str(_T): []} if dropping and _T in used else {},
+            moves = [PastMove.from_json(move) for move in done]
+            if self._locks:
+                schema, parts = DefinitionsUsed(relay, self.ask, lambda: 0).settle(
+                    RecordedSchema.of(window),
+                    moves,
+                    window.parts,
+                    (lo, hi, "t"),
+                    to_come=lambda _, at=version: [self.table(d) for v, d in self._versions.items() if v > at],
                 )
-            )
+                window = replace(schema.put_into(window), parts=parts)
+            relay.commit(window)
             dropping = dropping and not ddls
             lo = hi
         return relay

@@ -6,7 +6,8 @@ import functools
 import gzip
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -14,14 +15,18 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from embedded.cluster.row_writes import RowWrites
 from embedded.collations import shown_new_collations
 from etl.explode import Exploder
 from etl.landing._job import TableSpan
 from etl.landing._schema_then import SchemaThen
+from etl.landing.definitions_used import AskTiKV, DefinitionsUsed
 from etl.landing.schema import LandingSchema
 from relay import RelayLog, Window
 from upstream import TiKVError, pb
 from upstream.history import SchemaHistory
+from upstream.tikv import Mvcc, Write
+from upstream.tikv.meta import string_key
 from upstream.window_schema import WINDOW_SCHEMA
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
@@ -105,6 +110,8 @@ class MetaKeys:
     def get(self, key: bytes, ts: int) -> bytes | None:
         if ts < self.tso() and key.startswith(_TABLES_PREFIX):
             raise TiKVError("what tables were is collected")
+        if key == string_key("SchemaVersionKey") and ts < self.tso():
+            return None  # nothing says which it was before the end
         return self._values.get(key)
 
     def scan(
@@ -169,6 +176,23 @@ def _first_rows(batches: Sequence[pa.RecordBatch], table_id: int) -> list[tuple[
     return sorted(found.items(), key=lambda item: item[1])
 
 
+def _asked_of(folder: Path) -> AskTiKV:
+    """What the stand-in TiKV answers about rows in partitions."""
+
+    @functools.cache
+    def writes() -> Mapping[bytes, list[Write]]:
+        rows, found = RowWrites(_meta_values(folder).items()), defaultdict[bytes, list[Write]](list)
+        for commit_ts, start_ts, payload in committed(folder):
+            for key in rows.commit(rows.images(payload)):
+                found[key].append(Write(0, start_ts, commit_ts))
+        return found
+
+    def ask(keys: Collection[bytes]) -> Mapping[bytes, Mvcc]:
+        return {key: Mvcc(None, tuple(writes().get(key, ()))) for key in keys}
+
+    return ask
+
+
 def land(
     folder: Path,
     url: str,
@@ -176,9 +200,10 @@ def land(
     through: int | None = None,
     cluster_id: int = 7,
     spread: random.Random | None = None,
+    ask: AskTiKV | None = None,
 ) -> RelayLog:
     """Write the windows of a recording, `transactions` each, to the relay log at `url`. `spread`: over the parts of
-    several pumps, of which two may have the same transaction.
+    several pumps, of which two may have the same transaction. `ask`: TiKV, if another one than the stand-in.
     """
     relay = RelayLog.open(url)
     rows = [row for row in committed(folder) if through is None or row[0] <= through]
@@ -188,6 +213,7 @@ def land(
         history.use_old_collations()
     landing = LandingSchema(history, meta, meta)
     restarts = random.Random(spread.random()) if spread is not None else None
+    definitions = DefinitionsUsed(relay, ask or _asked_of(folder), lambda: 0)
     lo = rows[0][0] - 1
     for first in range(0, len(rows), transactions):
         if restarts is not None and restarts.random() < _RESTARTS:
@@ -206,6 +232,9 @@ def land(
             for i, t in totals.by_table.tables().items()
         }
         schema = landing.resolve(totals.ddls, spans, lambda _: True, (), partial(_first_rows, whole))
+        parts = tuple(part for part in written if part is not None)
+        moves = landing.recent_moves(schema, spans)
+        schema, parts = definitions.settle(schema, moves, parts, (lo, hi, "test"))
         window = Window(
             lo,
             hi,
@@ -215,7 +244,7 @@ def land(
             totals.transactions,
             totals.changes,
             schema.schema_version,
-            tuple(part for part in written if part is not None),
+            parts,
         )
         relay.commit(schema.put_into(window))
         lo = hi

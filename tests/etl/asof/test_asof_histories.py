@@ -93,9 +93,11 @@ def _sorted(name: str, rows: Sequence[Row]) -> list[tuple[object, ...]]:
     return sorted((tuple(row[column] for column in columns) for row in rows), key=repr)
 
 
+@pytest.mark.parametrize("locks", [False, True])
 @pytest.mark.parametrize("keyed", [False, True])
 @_QUICK
 @example(411, 10, [11], 1, 100_000)  # the moment is that of a DDL that keeps rows
+@example(268435455, 36, [18, 25, 16, 2], 3, 1)  # a transaction writes to a partition and the table it is exchanged with
 @given(
     st.integers(0, 2**32),
     st.integers(5, 60),
@@ -104,9 +106,9 @@ def _sorted(name: str, rows: Sequence[Row]) -> list[tuple[object, ...]]:
     st.sampled_from([1, 5, 100_000]),
 )
 def test_sessions_behind_and_ahead_of_partition_ddl_leave_what_lies_in_the_partitions(
-    keyed: bool, seed: int, count: int, sizes: list[int], buckets: int, portion: int
+    keyed: bool, locks: bool, seed: int, count: int, sizes: list[int], buckets: int, portion: int
 ) -> None:
-    history = PartitionHistory(seed, keyed)
+    history = PartitionHistory(seed, keyed, locks=locks)
     history.grow(count)
     history.settle()
     with tempfile.TemporaryDirectory() as folder, small_portions(portion):

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 
@@ -149,7 +150,9 @@ def test_a_window_without_ddl_costs_the_same_however_many_tables_there_are() -> 
     for n in range(1, 4):
         tables[n] = history.tables[n]
     history.tables = tables
-    landing = LandingSchema(history, cast(PDClient, None), cast(TiKVClient, None))
+    tikv = mock.Mock(spec=TiKVClient)
+    tikv.get.return_value = b"5"
+    landing = LandingSchema(history, cast(PDClient, None), tikv)
     span = TableSpan(1, 10, 10, 5, 5)
     found = landing.resolve((), {2: span}, lambda seconds: False)
     assert {i: table and table.name for i, table in found.tables.items()} == {2: "t2"}

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from etl.apply import run_apply
-from etl.prepare._partitions import PartitionError, partition_of
 from etl.settings import Apply, Relay, Settings, Upstream
 from etl.shapes.kept_rows import kept_rows
 from etl.steps import Step
@@ -21,6 +20,7 @@ from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.partition_history import PartitionHistory, create_statements
 from tests.etl.preparing import local_preparer
 from upstream.ddl_actions import Action
+from upstream.partitions import PartitionError, partition_of
 from upstream.schema import Column, Table
 
 
@@ -67,7 +67,7 @@ def test_sessions_behind_and_ahead_of_partition_ddl_end_like_the_partitions_upst
 def test_a_crash_between_the_statement_and_the_rows_that_stay_loses_none(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
-    history = PartitionHistory(4, keyed=False)
+    history = PartitionHistory(8, keyed=False)
     for _ in range(6):
         history.rows()
     history.ddl(Action.DROP_PARTITION, rows_between=12)

@@ -16,12 +16,12 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from etl.prepare._partition_expression import Moment, PartitionError, evaluate
 from upstream.folded import folded
 from upstream.partition_bounds import string_value
+from upstream.partition_expression import Moment, PartitionError, evaluate
 from upstream.schema import Column, Table
 
-__all__ = ["PartitionError", "partition_ids", "partition_of"]
+__all__ = ["PartitionError", "collated", "partition_ids", "partition_of"]
 
 RANGE, HASH, LIST, KEY = 1, 2, 3, 4
 
@@ -172,7 +172,7 @@ def _sort_key(column: Column, value: Any) -> Any:
     if kind == "binary":
         return bytes(value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value)
     if kind == "text":
-        return _collated(column.collate, _text(value))
+        return collated(column.collate, _text(value))
     raise PartitionError(f"column {column.name} of type {kind}, by which TiDB doesn't partition")
 
 
@@ -180,8 +180,8 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else bytes(value).decode("utf-8", "surrogateescape")
 
 
-def _collated(collation: str, text: str) -> bytes:
-    """The text as a key of the collation."""
+def collated(collation: str, text: str) -> bytes:
+    """Return the text as a key of the collation. Raises PartitionError where only TiDB knows how it compares."""
     plain = text.encode("utf-8", "surrogateescape")
     if collation.endswith("_bin"):
         return plain if "_0900_" in collation or "_nopad_" in collation else plain.rstrip(b" ")
@@ -203,7 +203,7 @@ def _hash_key(column: Column, value: Any) -> bytes:
     if column.kind == "binary":
         return bytes(value)
     if column.kind == "text" and column.collate.endswith("_bin"):
-        return _collated(column.collate, _text(value))
+        return collated(column.collate, _text(value))
     if column.kind == "text" and column.collate.endswith("general_ci"):
-        return b"".join(bytes((0, byte)) for byte in _collated(column.collate, _text(value)))
+        return b"".join(bytes((0, byte)) for byte in collated(column.collate, _text(value)))
     raise PartitionError(f"column {column.name} ({column.collate or column.kind}): only TiDB knows its hash")

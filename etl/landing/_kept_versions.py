@@ -1,0 +1,41 @@
+"""Keep in TiKV the versions that landing may have to ask about: see `etl.landing.definitions_used`."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from errors import SluiceError
+from upstream import PDClient
+
+log = logging.getLogger("sluice.land")
+
+_TTL_S = 86_400
+"""How long versions are kept when landing is down, as TiCDC does and Sluice's pumps: a day to repair it."""
+_INTERVAL_S = 30.0
+"""TiDB collects garbage every ten minutes; what is kept may lag behind by this."""
+
+
+class KeptVersions:
+    """A service safe point at PD that follows landing. It outlives its process by `_TTL_S`."""
+
+    def __init__(self, pd: PDClient, pipeline_id: str) -> None:
+        """`pipeline_id`: its id in the registry; of several on one relay log the one that lands keeps versions."""
+        self._pd, self._service = pd, f"sluice-land-{pipeline_id}"
+        self._due = 0.0
+
+    def keep(self, landed_ts: int) -> None:
+        """Keep what was there at `landed_ts` (TSO) or came later; cheap to call often.
+
+        Without PD it is only logged: landing asks PD for more than that, and reports what it lacks.
+        """
+        if time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + _INTERVAL_S
+        try:
+            lowest = self._pd.update_service_gc_safe_point(self._service, _TTL_S, landed_ts)
+        except SluiceError as error:
+            log.warning("TiKV may drop versions that landing needs: %s", error)
+            return
+        if lowest > landed_ts:
+            log.info("TiKV may have dropped versions: gc_safe_point=%d landed_ts=%d", lowest, landed_ts)
