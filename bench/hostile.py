@@ -26,7 +26,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bench.hostile_clients import CLIENTS, attack
+from bench.hostile_clients import CLIENTS, LARGE, attack
 from bench.memory import Peak
 from bench.pump_load import Clock, Messages
 from pump_service.lane import LaneClient
@@ -180,7 +180,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--home", type=Path)
-    parser.add_argument("--only", action="append", choices=sorted(CLIENTS))
+    parser.add_argument("--only", action="append", choices=sorted(CLIENTS | LARGE))
     parser.add_argument("--each", action="store_true", help="each client by itself, too")
     options = parser.parse_args()
     stack = Stack(options.home)
@@ -198,7 +198,8 @@ def main() -> int:
         phases = {"alone": observe(address, cluster_id, pump, options.seconds)}
         for name in names if options.each else ():
             phases[name] = beside(address, cluster_id, pump, [name], options.seconds)
-        phases["all of them"] = beside(address, cluster_id, pump, names, options.seconds)
+        if options.only is None or not options.each:
+            phases["all of them"] = beside(address, cluster_id, pump, names, options.seconds)
         for phase, outcome in phases.items():
             print(f"{phase:<28} {json.dumps(asdict(outcome))}")
         if not pump.is_running() or pump.status() == psutil.STATUS_ZOMBIE:

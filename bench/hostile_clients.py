@@ -9,10 +9,13 @@ import os
 import socket
 import threading
 import time
+import zlib
+from collections import deque
 from collections.abc import Callable
 
 import grpc
 
+from pump_service.front import raise_limit
 from pump_service.lane import frames as f
 from pump_service.lane.hpack import encode_headers
 from upstream import pb, tso
@@ -23,9 +26,9 @@ _PAUSE_S = 0.05
 class Connection:
     """A raw HTTP/2 connection."""
 
-    def __init__(self, address: str, settings: dict[int, int] | None = None) -> None:
+    def __init__(self, address: str, settings: dict[int, int] | None = None, source: str = "") -> None:
         host, port = address.rsplit(":", 1)
-        self.sock = socket.create_connection((host, int(port)), 10)
+        self.sock = socket.create_connection((host, int(port)), 10, (source, 0) if source else None)
         self.sock.settimeout(2)
         self.sock.sendall(f.PREFACE + f.settings(settings or {}))
 
@@ -36,11 +39,11 @@ class Connection:
         self.sock.close()
 
 
-def headers(stream: int, path: bytes) -> bytes:
+def headers(stream: int, path: bytes, *more: tuple[bytes, bytes]) -> bytes:
     block = encode_headers(
         (
             (b":method", b"POST"), (b":scheme", b"http"), (b":path", path), (b":authority", b"pump"),
-            (b"content-type", b"application/grpc"), (b"te", b"trailers"),
+            (b"content-type", b"application/grpc"), (b"te", b"trailers"), *more,
         )
     )  # fmt: skip
     return f.frame(f.HEADERS, f.END_HEADERS, stream, block)
@@ -229,23 +232,124 @@ def idle_connections(address: str, cluster_id: int, stop: Stop) -> None:
         sock.close()
 
 
+def frames_on_closed_streams(address: str, cluster_id: int, stop: Stop) -> None:
+    """20 connections that send HEADERS, DATA and WINDOW_UPDATEs for a stream that is answered."""
+    connections = [Connection(address) for _ in range(20)]
+    for connection in connections:
+        connection.send(call(1, _WRITE, _probe(cluster_id)))
+        connection.sock.settimeout(0)
+    frames = (headers(1, _WRITE) + f.frame(f.DATA, 0, 1, b"") + f.window_update(1, 1)) * 1000
+    rests = dict.fromkeys(connections, b"")
+    while not stop.is_set():
+        for connection in connections:
+            data = rests[connection] or frames
+            with contextlib.suppress(BlockingIOError):
+                data = data[connection.sock.send(data) :]
+            rests[connection] = data
+            with contextlib.suppress(BlockingIOError):
+                connection.sock.recv(1 << 20)
+        time.sleep(0.001)
+    for connection in connections:
+        connection.close()
+
+
+def messages_that_expand(address: str, cluster_id: int, stop: Stop) -> None:
+    """On a connection that began with another call: a WriteBinlog of 256 KiB that expands to 256 MiB."""
+    bomb = zlib.compress(bytes(256 << 20), 9, wbits=31)
+    body = b"\1" + len(bomb).to_bytes(4, "big") + bomb
+    while not stop.is_set():
+        connection = Connection(address, {f.SETTING_INITIAL_WINDOW_SIZE: f.MAX_WINDOW})
+        connection.send(call(1, b"/binlog.Cistern/Notify", b""), headers(3, _WRITE, (b"grpc-encoding", b"gzip")))
+        for at in range(0, len(body), 16_000):
+            part = body[at : at + 16_000]
+            connection.send(f.frame(f.DATA, f.END_STREAM if at + 16_000 >= len(body) else 0, 3, part))
+        with contextlib.suppress(TimeoutError):
+            connection.sock.recv(65536)
+        connection.close()
+
+
+def unfinished_messages(address: str, cluster_id: int, stop: Stop) -> None:
+    """400 connections, each with a MiB of a message that doesn't end."""
+    connections = []
+    for number in range(400):
+        connection = Connection(address, source=f"127.0.0.{2 + number % 8}")
+        connection.send(call(1, _WRITE, _probe(cluster_id)), headers(3, _WRITE))
+        connection.send(f.frame(f.DATA, 0, 3, b"\0" + (1 << 30).to_bytes(4, "big")))
+        connections.append(connection)
+    for _ in range(63):
+        for connection in connections:
+            with contextlib.suppress(OSError):
+                connection.send(f.frame(f.DATA, 0, 3, bytes(16_000)))
+    stop.wait()
+    for connection in connections:
+        connection.close()
+
+
+def frames_before_a_call(address: str, cluster_id: int, stop: Stop) -> None:
+    """200 connections with 250 frames of 16 KB each, and no call."""
+    connections = [Connection(address, source=f"127.0.0.{2 + number % 8}") for number in range(200)]
+    for _ in range(250):
+        for connection in connections:
+            with contextlib.suppress(OSError):
+                connection.send(f.frame(0xEE, 0, 0, bytes(16_000)))
+    stop.wait()
+    for connection in connections:
+        connection.close()
+
+
+def _crowd(address: str, count: int, stop: Stop) -> None:
+    raise_limit()
+    connections: deque[Connection] = deque()
+    part = f.frame(f.HEADERS, 0, 1, b"\0\x7f" + bytes(16_000)) + f.frame(f.CONTINUATION, 0, 1, bytes(16_000)) * 2
+    number = 0
+    while not stop.is_set():
+        with contextlib.suppress(OSError):
+            connections.append(Connection(address, source=f"127.0.0.{2 + number % 100}"))
+            connections[-1].send(part)
+        number += 1
+        if len(connections) > count:
+            connections.popleft().close()
+            time.sleep(0.01)
+    for connection in connections:
+        connection.close()
+
+
+def crowd_of_200(address: str, cluster_id: int, stop: Stop) -> None:
+    """200 connections, each with a header block of 48 KB that doesn't end."""
+    _crowd(address, 200, stop)
+
+
+def crowd_of_2000(address: str, cluster_id: int, stop: Stop) -> None:
+    """The same by 2,000."""
+    _crowd(address, 2000, stop)
+
+
+def crowd_of_8000(address: str, cluster_id: int, stop: Stop) -> None:
+    """The same by 8,000."""
+    _crowd(address, 8000, stop)
+
+
 Client = Callable[[str, int, Stop], None]
 CLIENTS: dict[str, Client] = {
     client.__name__.replace("_", "-"): client
     for client in (
         answers_not_taken, settings_flood, pings, rapid_reset, readers_whose_socket_is_full, readers_without_window,
         uploads_that_never_end, tiny_frames, behind_a_profile, profiles, a_frame_in_pieces, bounds_that_wait,
-        windows_that_nobody_reads, idle_connections,
+        windows_that_nobody_reads, idle_connections, frames_on_closed_streams, messages_that_expand,
+        unfinished_messages, frames_before_a_call, crowd_of_200,
     )
 }  # fmt: skip
+LARGE: dict[str, Client] = {client.__name__.replace("_", "-"): client for client in (crowd_of_2000, crowd_of_8000)}
+"""Those that take thousands of descriptors."""
 
 
 def attack(address: str, cluster_id: int, names: list[str], seconds: float) -> None:
     """Play these clients side by side, a thread each, for so long."""
     os.nice(5)  # what they take of the machine isn't what is measured
     stop = threading.Event()
+    known = CLIENTS | LARGE
     threads = [
-        threading.Thread(target=_again, args=(CLIENTS[name], address, cluster_id, stop), daemon=True) for name in names
+        threading.Thread(target=_again, args=(known[name], address, cluster_id, stop), daemon=True) for name in names
     ]
     for thread in threads:
         thread.start()

@@ -99,6 +99,8 @@ class Lane(asyncio.Protocol):
         self._sender.forget_all()
         self._uploads.close()
         self._rest = b""  # this object may stay until Python collects garbage
+        self._blocks = HeaderBlocks(0)
+        self._hpack = HpackDecoder()
 
     def pause_writing(self) -> None:
         self._wire.pause_writing()
