@@ -16,6 +16,7 @@ _MARIADB_COLLATION = {
     "utf8mb4_0900_ai_ci": "utf8mb4_uca1400_nopad_ai_ci",
     "utf8mb4_0900_bin": "utf8mb4_nopad_bin",
 }
+_SHORT_KEYS = ("compact", "redundant")  # of 767 bytes
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
 _TIDB_VERSION = re.compile(r"tidb-v?(\d+)\.(\d+)(?:\.(\d+))?", re.IGNORECASE)
 
@@ -39,11 +40,13 @@ class Dialect:
     """The version as the server says it, for messages."""
     has_local_infile: bool = True
     """Whether the server takes LOAD DATA LOCAL at all (``local_infile``)."""
+    row_format: str = ""
+    """What a table's options say of its row format: nothing, unless the server's default holds short keys only."""
 
     @classmethod
     def of(cls, version: str, variables: Mapping[str, str] | None = None) -> Dialect:
-        """The dialect of a server that calls itself `version` (``VERSION()``, or the handshake's); `variables`: that of
-        ``local_infile``, where known. Raises UnknownServerError.
+        """The dialect of a server that calls itself `version` (``VERSION()``, or the handshake's); `variables`:
+        ``local_infile`` and ``innodb_default_row_format``, where known. Raises UnknownServerError.
         """
         given = {name.lower(): str(value) for name, value in (variables or {}).items()}
         product, found = _identify(version)
@@ -52,6 +55,7 @@ class Dialect:
             found,
             version,
             given.get("local_infile", "1").upper() in ("1", "ON"),
+            " ROW_FORMAT=DYNAMIC" if given.get("innodb_default_row_format", "").lower() in _SHORT_KEYS else "",
         )
 
     @property

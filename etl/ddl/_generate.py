@@ -215,7 +215,9 @@ def create_table(table: Table, dialect: Dialect) -> tuple[str, list[str]]:
     for column in (c for c in table.columns if c.public and not c.hidden):
         warnings += column_comment_warning(table, column)
     counter = f" AUTO_INCREMENT={table.auto_increment}" if table.auto_increment else ""
-    options = f"ENGINE=InnoDB {table_options(table, dialect)}{comment}{counter}{partition_clause(table)}"
+    options = (
+        f"ENGINE=InnoDB{dialect.row_format} {table_options(table, dialect)}{comment}{counter}{partition_clause(table)}"
+    )
     return f"CREATE TABLE {quote_table(table)} ({', '.join(lines)}) {options}", warnings
 
 

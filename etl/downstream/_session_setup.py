@@ -124,6 +124,8 @@ _SERVERS_OWN = (
     "wsrep_load_data_splitting",
     "secure_timestamp",
     "local_infile",
+    "innodb_default_row_format",
+    "innodb_force_primary_key",
 )
 _LOOKED_AT = (*(v.name for v in (*VARIABLES, *time_outs(1))), *_SERVERS_OWN)
 SHOW = f"SHOW SESSION VARIABLES WHERE Variable_name IN ({', '.join(map(repr, _LOOKED_AT))})"
@@ -162,6 +164,8 @@ def problems(actual: Mapping[str, str]) -> Iterator[str]:
         yield "binlog_format is STATEMENT: replicas of this server would get other rows than it; set ROW or MIXED"
     if _on(actual, "wsrep_on") and _on(actual, "wsrep_load_data_splitting"):
         yield "wsrep_load_data_splitting is ON: LOAD DATA would commit in parts; set it OFF"
+    if _on(actual, "innodb_force_primary_key"):
+        yield "innodb_force_primary_key is ON: tables that have no primary key upstream can't be made; set it OFF"
     if actual.get("secure_timestamp", "NO").upper() not in ("NO", ""):
         yield "secure_timestamp is not NO: the clock of a DDL can't be set to what it was upstream"
 

@@ -52,6 +52,25 @@ def test_null_in_a_timestamp_stays_null_whatever_the_servers_default_is(
     assert session.query("SELECT at, later FROM d.t") == [(None, None)]
 
 
+def test_keys_are_as_long_as_ever_where_the_servers_row_format_is_compact(
+    mariadb: MariaDBServer, with_globals: list[str], tmp_path: Path
+) -> None:
+    set_global(mariadb, with_globals, innodb_default_row_format="compact")
+    story = Story(mariadb, tmp_path)
+    made = story.create(table(10, "t", "id int", "v varchar(700)", primary="id", unique=("v",)), "")
+    story.insert(made, {"id": 1, "v": "é" * 700})
+    story.apply()
+    assert story.rows("t", "id, CHAR_LENGTH(v)") == [(1, 700)]
+
+
+def test_a_server_that_forces_primary_keys_is_refused_when_the_session_begins(
+    mariadb: MariaDBServer, with_globals: list[str]
+) -> None:
+    set_global(mariadb, with_globals, innodb_force_primary_key="ON")
+    with pytest.raises(DownstreamError, match="innodb_force_primary_key is ON"):
+        opened(mariadb)
+
+
 def test_servers_defaults_that_would_change_what_is_written_do_not_count(
     mariadb: MariaDBServer, with_globals: list[str]
 ) -> None:
@@ -92,7 +111,12 @@ def test_servers_defaults_that_would_change_what_is_written_do_not_count(
 
 @pytest.mark.parametrize(
     ("variable", "value"),
-    [("binlog_format", "STATEMENT"), ("wsrep_load_data_splitting", "ON"), ("max_allowed_packet", "1048576")],
+    [
+        ("binlog_format", "STATEMENT"),
+        ("wsrep_load_data_splitting", "ON"),
+        ("max_allowed_packet", "1048576"),
+        ("innodb_force_primary_key", "ON"),
+    ],
 )
 def test_what_only_the_server_can_change_is_refused_by_name(variable: str, value: str) -> None:
     from etl.downstream._session_setup import problems
