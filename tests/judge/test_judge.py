@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from tests.etl.mariadb_fixture import MariaDBServer, mariadb_server  # noqa: F401 - a fixture
 from tests.judge.features import FEATURES
 from tests.judge.invent import History
+from tests.judge.kinds import PLAIN
 from tests.judge.verdict import judge
+from tests.judge.writing import without_odd_bytes
 
 _FEATURES = st.sets(st.sampled_from(FEATURES), min_size=1, max_size=6)
 
@@ -63,3 +65,9 @@ def test_a_history_goes_on_from_where_a_killed_drainer_broke_off(
         assert verdict.good, (seed, verdict)
         equal += not verdict.untold
     assert equal
+
+
+def test_a_char_ends_with_no_blank_that_stood_before_an_odd_byte() -> None:
+    char = next(kind for kind in PLAIN if kind.sql == "CHAR(9)")
+    varchar = next(kind for kind in PLAIN if kind.tp == 15)
+    assert (without_odd_bytes(b"a \t", char), without_odd_bytes(b"a \t", varchar)) == (b"a", b"a ")

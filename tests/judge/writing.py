@@ -12,6 +12,7 @@ from tests.judge.invented_tidb import Upstream
 from tests.judge.kinds import Kind
 from tests.judge.tables import Column, Table
 
+_CHAR = 254
 _LARGE = {0xFC: (6_000, 20_000, 65_000), 0xFB: (20_000, 70_000, 600_000)}
 """Bytes of large values by column type: rows for a statement, for a file that is sent ahead, and too large for that."""
 _ZEROS = {"date": "0000-00-00", "datetime": "0000-00-00 00:00:00", "timestamp": "0000-00-00 00:00:00", "enum": ""}
@@ -149,7 +150,7 @@ class Writing:
             return self._large(column.kind)
         value = column.kind.value(self.rng)
         if column.kind.is_text and not self.has("odd bytes"):
-            value = bytes(byte for byte in value if byte not in b"'\"\\%\0\x1a\n\t`") if value.isascii() else value
+            value = without_odd_bytes(value, column.kind)
         if column.kind.family == "decimal" and not self.has("decimal keys"):
             value = value if abs(value) < 100 else Decimal(f"{7:.{column.kind.decimal}f}")
         return value
@@ -160,6 +161,14 @@ class Writing:
         piece = b"it's\\\t\n" if kind.is_text or self.rng.random() < 0.5 else self.rng.randbytes(7)
         size = self.rng.choice(_LARGE[kind.tp])
         return (piece * (size // 7 + 1))[:size]
+
+
+def without_odd_bytes(value: bytes, kind: Kind) -> bytes:
+    """Return a text without what needs escapes. A CHAR loses the blanks that come to its end by that, as in TiDB."""
+    if not value.isascii():
+        return value
+    kept = bytes(byte for byte in value if byte not in b"'\"\\%\0\x1a\n\t`")
+    return kept.rstrip(b" ") if kind.tp == _CHAR else kept
 
 
 def is_zero(value: Any, kind: Kind) -> bool:

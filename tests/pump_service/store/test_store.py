@@ -197,6 +197,27 @@ def test_pulling_merges_prewrite_and_commit_and_passes_fakes_on(store: Store) ->
     assert got[3][2] == fake(BASE + 30).payload
 
 
+def test_a_ddl_job_that_was_rolled_back_first_and_committed_later_comes_once(store: Store) -> None:
+    """TiDB tries a step of a job again: two Prewrites of one job id, of which one is committed."""
+
+    def step(start: int) -> Record:
+        began = pb.binlog.Binlog(
+            tp=0, start_ts=start, commit_ts=0, prewrite_key=b"k", ddl_query=b"ALTER TABLE t", ddl_job_id=77,
+            ddl_schema_state=5,
+        )  # fmt: skip
+        return Record(0, start, 0, began.SerializeToString())
+
+    first, second = BASE + 1, BASE + 5
+    write(store, step(first))
+    write(store, rollback(first), step(second), prewrite(BASE + 6), commit(BASE + 6, BASE + 8))
+    write(store, commit(second, BASE + 9))
+    settle(store)
+    for rows in (window(store, 0, BASE + 20), pulled(store, BASE + 9)):
+        found = [pb.binlog.Binlog.FromString(payload) for _, _, payload in rows]
+        ddl = [(ts, message.start_ts) for (ts, _, _), message in zip(rows, found, strict=True) if message.ddl_job_id]
+        assert ddl == [(BASE + 9, second)]
+
+
 def test_pulling_follows_live_and_stops_when_told(store: Store) -> None:
     stop, seen = threading.Event(), []
     reader = threading.Thread(target=lambda: seen.extend(e.commit_ts for e in store.pull(BASE + 150, stop)))
