@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from etl.asof.parted import PartSums, rows_within
 from etl.verify.checksum import Checksum
+from etl.verify.common_order import in_common, is_ordered_by_text, parts_of
 from etl.verify.downstream_side import DownstreamSide
 from etl.verify.rows_apart import LIVE_ZEROS, Apart, apart, as_table
 from etl.verify.side import ComparedTable, KeyRange, Side
@@ -83,7 +84,7 @@ class Comparing:
         most = max(sum_.rows for sum_ in sums)
         if most <= READ_ROWS or not table.key or not sums[1].rows:
             return self._by_rows(session, table, within)
-        parts = self._down.cut(session, table, within, max(sums[1].rows // _PARTS, 1))
+        parts = self._cut(session, table, within, max(sums[1].rows // _PARTS, 1))
         if len(parts) < 2:
             return self._by_rows(session, table, within)
         found = RangeCompared(0)
@@ -99,6 +100,25 @@ class Comparing:
             else:
                 found += self._look(session, table, part, of_part)
         return found
+
+    def _cut(self, session: int, table: ComparedTable, within: KeyRange, step: int) -> list[KeyRange]:
+        """The range in parts of about `step` rows, each of which means something to both servers."""
+        parts = self._down.cut(session, table, within, step)
+        if not is_ordered_by_text(table):
+            return parts
+        bounds = [part.low for part in parts[1:] if part.low is not None]
+        ends = [bound for bound in (within.low, within.high) if bound is not None]
+        inside = self._up.in_order(session, table, [*bounds, *ends]) if bounds else []
+        first = inside.index(within.low) + 1 if within.low in inside else 0
+        last = inside.index(within.high) if within.high in inside else len(inside)
+        if any(end not in inside for end in ends):
+            return [within]  # a row that is gone since tells no order
+        kept = inside[first:last]
+        return parts_of(within, in_common([bound for bound in bounds if bound in kept], lambda _: kept))
+
+    def whole(self, session: int, table: ComparedTable) -> RangeCompared:
+        """All rows of a table at once: read, and dealt by their keys' bytes, whatever order servers have."""
+        return self._by_rows(session, table, KeyRange())
 
     def _by_rows(self, session: int, table: ComparedTable, within: KeyRange) -> RangeCompared:
         """Rows are read from both sides, twice if there are many: first for sums of parts, then those of the parts that

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import pyarrow as pa
@@ -10,6 +10,7 @@ import pyarrow as pa
 from etl.base.downstream_reader import DownstreamSnapshot
 from etl.formats.key_ranges import KeyColumn, finer
 from etl.verify.checksum import Checksum, checksum_columns
+from etl.verify.common_order import Bound, keys_in_order
 from etl.verify.side import ComparedTable, KeyRange
 
 __all__ = ["DownstreamSide"]
@@ -55,6 +56,11 @@ class DownstreamSide:
             return [KeyRange()]
         starts = [(str(start),) for start in finer([], *limits, parts)]
         return [KeyRange(low, high) for low, high in pairwise([None, *starts, None])]
+
+    def in_order(self, session: int, table: ComparedTable, bounds: Sequence[Bound]) -> list[Bound]:
+        """The keys among `bounds` of which there is a row, in the order of this server."""
+        rows = self._snapshot.asked(session, table.place, keys_in_order(table, table.place.quoted, bounds))
+        return [tuple(_literal(one, value) for one, value in zip(table.key, row, strict=True)) for row in rows]
 
     def cut(self, session: int, table: ComparedTable, within: KeyRange, step: int) -> list[KeyRange]:
         """The range in parts of `step` rows each, the last one with what is left. Reads the keys of all of them."""

@@ -8,7 +8,7 @@ there, and is only counted as different once all ranges of the table are known.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -141,6 +141,9 @@ class Side(Protocol):
 
     def checksum(self, session: int, table: ComparedTable, within: KeyRange) -> Checksum | None:
         """Of the rows in a range; None if this side computes none."""
+
+    def in_order(self, session: int, table: ComparedTable, bounds: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+        """The keys among `bounds` of which there is a row, in the order of this side's server."""
 
     def rows(self, session: int, table: ComparedTable, within: KeyRange) -> Iterator[pa.RecordBatch]:
         """The rows in a range: `table.table.writable_columns`, in types and texts of `upstream.rows.arrow_schema`."""

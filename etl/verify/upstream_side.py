@@ -15,6 +15,7 @@ from etl.copy.tidb_session import TidbAddress, TidbSession
 from etl.copy.tidb_sql import TidbSql
 from etl.formats.sql_text import quote_table
 from etl.verify.checksum import Checksum, checksum_columns
+from etl.verify.common_order import Bound, keys_in_order
 from etl.verify.side import ComparedTable, KeyRange
 
 __all__ = ["UpstreamSide"]
@@ -63,6 +64,11 @@ class UpstreamSide:
             tuple(chunk.place["key_low"]) for chunk in chunks if chunk.place["key_low"]
         ]
         return [KeyRange(low, high) for low, high in pairwise([None, *starts, None])]
+
+    def in_order(self, session: int, table: ComparedTable, bounds: Sequence[Bound]) -> list[Bound]:
+        """The keys among `bounds` of which there is a row, in the order of this server."""
+        rows = self._session(session).query(keys_in_order(table, quote_table(table.table), bounds))
+        return [tuple(one.literal(value or b"") for one, value in zip(table.key, row, strict=True)) for row in rows]
 
     def close(self) -> None:
         for number in list(self._open):

@@ -118,6 +118,27 @@ def test_what_differs_in_a_large_table_is_found_by_cutting_it(
 
 
 @pytest.mark.usefixtures("cut_small")
+@pytest.mark.parametrize("most_apart", [comparing.MOST_APART, 20])
+def test_where_two_servers_order_text_in_two_ways_only_what_differs_is_found(
+    mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_apart: int
+) -> None:
+    monkeypatch.setattr(comparing, "MOST_APART", most_apart)
+    rows = [[f"{'Code' if n % 3 else 'code'} {n:03}".encode(), f"v{n}".encode()] for n in range(300)]
+    name = CODES.full_name
+    with replica_of(mariadb, tmp_path, CODES, sorted(rows)) as replica:
+        run(mariadb, f"ALTER TABLE {name} MODIFY code VARCHAR(20) COLLATE utf8mb4_general_ci NOT NULL")
+        found = replica.compare()[name].found
+        assert (found.rows, found.apart, found.more) == (300, None, 0)
+        run(mariadb, f"DELETE FROM {name} WHERE v = 'v39'")
+        run(mariadb, f"UPDATE {name} SET v = 'V7' WHERE v = 'v7'")
+        run(mariadb, f"INSERT INTO {name} VALUES ('code 0391', 'new')")
+        found = replica.compare()[name].found
+    assert found.apart is not None and found.more == 0
+    told = sorted((one.kind, one.key["code"]) for one in differences_of(found.apart, 20))
+    assert told == [("changed", "Code 007"), ("extra", "code 0391"), ("missing", "code 039")]
+
+
+@pytest.mark.usefixtures("cut_small")
 def test_of_a_table_that_differs_everywhere_some_rows_are_looked_at_and_the_others_counted(
     mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
