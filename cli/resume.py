@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from functools import partial
+
 import click
 
 from cli._settings import acting_on, config_option, named_config
 from cli._stack import stack_of
 from embedded.control import AirflowClient
+
+_PAUSES_S = 60.0
+"""A task that has stopped fails after 20 s, the other one of its run ends in 30, and then the scheduler pauses."""
+_GOES_ON_S = 3.0
+_LOOK_S = 0.5
 
 
 @click.command("resume")
@@ -27,8 +36,21 @@ def command(ctx: click.Context, what: str, config: str | None) -> None:
         stack = stack_of(ctx)
         airflow = AirflowClient(stack.home, stack.site().ports["airflow"])
         for dag in dict.fromkeys([settings.dag_id("replicate"), *stopped]):
+            if dag in stopped:
+                _await_pause(partial(airflow.is_paused, dag), lambda dag=dag: dag in operate.stopped_dags(settings))
             airflow.pause(dag, paused=False)
             click.echo(f"the DAG {dag} goes on")
     else:
+        if stopped:
+            _await_pause(lambda: False, lambda: bool(operate.stopped_dags(settings)), _GOES_ON_S)
         for line in operate.paused_dag(settings):
             click.echo(line)
+
+
+def _await_pause(is_paused: Callable[[], bool], is_stopped: Callable[[], bool], wait_s: float = _PAUSES_S) -> None:
+    """Wait until a DAG has paused, or its task goes on: a DAG pauses when its run is over, after its task has stopped,
+    and would do so after it was unpaused.
+    """
+    end = time.monotonic() + wait_s
+    while time.monotonic() < end and is_stopped() and not is_paused():
+        time.sleep(_LOOK_S)

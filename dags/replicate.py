@@ -3,9 +3,9 @@
 One run at a time. In a run `land` and `apply` work side by side, joined only by the relay log, and both drain windows
 until the run's time is up, counted from when the run began; then the next run begins. The work is done by processes
 that go on while runs change, and the next run's tasks take them up (`etl.resident`). Tasks and processes that are
-killed are started again at once: they continue from what is durable. A task that can't go on before somebody acts fails
-at once, the last line of its log says what to do, the other one ends within half a minute, and the DAG pauses; unpause
-it, or `sluice resume`, when that is done.
+killed are started again at once: they continue from what is durable. A task that can't go on before somebody acts says
+in the last line of its log what to do. It waits 20 s for `sluice resume`, then it fails, the other one ends within ten
+more, and the DAG pauses; unpause it, or `sluice resume`, when that is done.
 """
 
 from __future__ import annotations

@@ -146,6 +146,10 @@ class AirflowClient:
         """Pause or unpause a DAG."""
         self._call("PATCH", f"/dags/{dag}", {"is_paused": paused})
 
+    def is_paused(self, dag: str) -> bool:
+        """Whether a DAG is paused."""
+        return bool(self._call("GET", f"/dags/{dag}")["is_paused"])
+
     def is_known(self) -> bool:
         """Whether the DAG has been read by the dag-processor."""
         try:

@@ -30,7 +30,12 @@ Work = Callable[[Settings, Callable[[object], None]], dict[str, Any]]
 """What a task does with the settings; the second is to be called, with anything, whenever it has got on."""
 WorkBeside = Callable[[Settings, Callable[[object], None], threading.Event], dict[str, Any]]
 """The same; it ends early, and in good order, when the third is set."""
-_LOOK_EVERY_S = 30.0
+_LOOK_EVERY_S = 10.0
+_STAYS_S = 20.0
+"""How long a task that has stopped waits for operators to resume it. Then it fails, and its DAG pauses: what they order
+between the two would be lost, as nothing of Airflow's keeps it.
+"""
+_POLL_S = 0.5
 
 
 class TaskStopped(SluiceError, AirflowFailException):  # type: ignore[misc] # Airflow is untyped
@@ -40,7 +45,9 @@ class TaskStopped(SluiceError, AirflowFailException):  # type: ignore[misc] # Ai
 
 
 def run_task(pipeline: NamedPipeline, what: str, work: Work) -> dict[str, Any]:
-    """Do the work of the task `what` (``land``, ``apply``) of a pipeline. Raises TaskStopped if somebody has to act."""
+    """Do the work of the task `what` (``land``, ``apply``) of a pipeline. Raises TaskStopped if operators have to act,
+    and don't at once.
+    """
     waiting = Waiting(log, f"the task {what}")
     note = _Note(what)
 
@@ -58,7 +65,11 @@ def run_task(pipeline: NamedPipeline, what: str, work: Work) -> dict[str, Any]:
             if reason.transient:
                 time.sleep(waiting.after(reason))
                 continue
-            note.failed(reason)
+            log.error("%s has stopped: %s: %s", what, type(reason).__name__, reason)
+            if note.failed(reason) and note.is_answered():
+                log.warning("%s goes on, as operators want it", what)
+                waiting.over()
+                continue
             raise _stopped(what, reason) from (error if isinstance(reason, DefectError) else None)
 
 
@@ -71,10 +82,15 @@ def run_beside(pipeline: NamedPipeline, what: str, other: str, work: WorkBeside)
 
     def look() -> None:
         relay: RelayLog | None = None
+        seen, since = None, 0.0
         while not stop.is_set() and not over.wait(_LOOK_EVERY_S):
             with contextlib.suppress(SluiceError, OSError):  # the task itself meets what is wrong there
                 relay = relay or pipeline.settings.open_relay()
-                if any(failure.what == other and failure.made_ms >= begun_ms for failure in relay.failures.list()):
+                failures = [each for each in relay.failures.list() if each.what == other and each.made_ms >= begun_ms]
+                found = next((each for each in failures if not relay.failures.is_answered(each)), None)
+                if found != seen:
+                    seen, since = found, time.monotonic()
+                if found is not None and time.monotonic() >= since + _STAYS_S:
                     log.info("the task %s has stopped, so this one ends: the DAG pauses", other)
                     stop.set()
 
@@ -121,6 +137,7 @@ class _Note:
     def __init__(self, what: str) -> None:
         self._what = what
         self._got_on = False
+        self._failure: Failure | None = None
         self.relay: RelayLog | None = None
 
     def got_on(self, _: object) -> None:
@@ -130,12 +147,27 @@ class _Note:
             with contextlib.suppress(RelayError, OSError):
                 self.relay.failures.clear(self._what)
 
-    def failed(self, reason: SluiceError) -> None:
-        """The task has stopped."""
+    def failed(self, reason: SluiceError) -> bool:
+        """Write down that the task has stopped; whether operators can see it."""
         if self.relay is None:
-            return
-        failure = Failure(self._what, str(reason), reason.way_out, time.time_ns() // 1_000_000)
+            return False
+        self._failure = Failure(self._what, str(reason), reason.way_out, time.time_ns() // 1_000_000)
         try:
-            self.relay.failures.note(failure)
+            self.relay.failures.note(self._failure)
         except (RelayError, OSError) as error:
             log.warning("why %s has stopped could not be written down for `sluice status`: %s", self._what, error)
+            return False
+        self._got_on = False
+        return True
+
+    def is_answered(self) -> bool:
+        """Wait for operators to resume the task; whether they did so in time."""
+        assert self.relay is not None and self._failure is not None
+        end = time.monotonic() + _STAYS_S
+        while time.monotonic() < end:
+            with contextlib.suppress(RelayError, OSError):
+                if self.relay.failures.is_answered(self._failure):
+                    self.relay.failures.clear(self._what)
+                    return True
+            time.sleep(_POLL_S)
+        return False

@@ -1,6 +1,7 @@
 """Why a task has stopped for good: one small JSON object a task, until it goes on.
 
 failures/land.json   {"what": "land", "said": "…", "way_out": "…", "made_ms": 1}
+failures/land.go-on  1: operators have put right what was wrong with the failure of that time, see `Failures.answer`
 """
 
 from __future__ import annotations
@@ -38,11 +39,25 @@ class Failures:
     def clear(self, what: str) -> None:
         """The task has gone on. Raises OSError."""
         self._storage.remove(_path(what))
+        self._storage.remove(_answer_path(what))
+
+    def answer(self, failure: Failure) -> None:
+        """Have the task of this failure go on, if it waits for that still. Raises OSError."""
+        self._storage.replace(_answer_path(failure.what), b"%d\n" % failure.made_ms)
+
+    def is_answered(self, failure: Failure) -> bool:
+        """Whether the task of this failure may go on. Raises OSError."""
+        try:
+            return self._storage.read(_answer_path(failure.what)).strip() == b"%d" % failure.made_ms
+        except FileNotFoundError:
+            return False
 
     def list(self) -> list[Failure]:
         """Those that are there, by task. Raises OSError."""
         found = []
         for name in self._storage.names(_FOLDER):
+            if not name.endswith(".json"):
+                continue
             with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
                 found.append(Failure(**json.loads(self._storage.read(f"{_FOLDER}/{name}"))))
         return found
@@ -50,3 +65,7 @@ class Failures:
 
 def _path(what: str) -> str:
     return f"{_FOLDER}/{what}.json"
+
+
+def _answer_path(what: str) -> str:
+    return f"{_FOLDER}/{what}.go-on"

@@ -73,20 +73,26 @@ def pause(settings: Settings, what: str = BOTH) -> str:
 
 
 def resume(settings: Settings, what: str = BOTH) -> str:
-    """Have landing, applying or both go on; with applying, a timestamp at which it was to stop is forgotten."""
+    """Have landing, applying or both go on; with applying, a timestamp at which it was to stop is forgotten. A task
+    that has just stopped goes on without its DAG having paused.
+    """
 
     def resumed(control: Control) -> Control:
         control = _paused(control, what, paused=False)
         return control if what == LAND else replace(control, apply_until_ts=None)
 
-    settings.open_relay().change_control(resumed)
+    relay = settings.open_relay()
+    relay.change_control(resumed)
+    for failure in relay.failures.list():
+        relay.failures.answer(failure)
     return f"{_named(what)} resumed"
 
 
 def paused_dag(settings: Settings) -> list[str]:
     """What else is to be done before stopped tasks go on, a line a DAG; none if no task has stopped."""
     return [
-        f"the DAG has paused, since {told} stopped: `airflow dags unpause {dag}`"
+        f"the DAG pauses, since {told} stopped, when its run is over, unless the task goes on in the next seconds:"
+        f" `airflow dags unpause {dag}` once it has paused"
         for dag, told in stopped_dags(settings).items()
     ]
 

@@ -1,5 +1,7 @@
 """What becomes of a task's errors."""
 
+import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +9,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from errors import DefectError
 from errors.of_tasks import say_way_out
-from etl import task, waiting
+from etl import operate, task, waiting
 from etl.settings.pipelines import pipelines
 from etl.sinks import ApplyError
 from etl.task import TaskStopped, run_beside, run_task
@@ -21,6 +23,7 @@ def relay(tmp_path, monkeypatch):
         f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "{url}"\n[downstream]\nhost = "h"\n'
     )
     monkeypatch.setenv("SLUICE_CONFIG", str(tmp_path / "sluice.toml"))
+    monkeypatch.setattr(task, "_STAYS_S", 0.0)
     return RelayLog.open(url)
 
 
@@ -116,3 +119,46 @@ def test_when_one_of_a_runs_two_tasks_has_stopped_the_other_one_ends_so_that_the
         raise ApplyError("a row is missing", way_out="bring it back")
 
     assert run_beside(pipelines()[""], "land", "apply", lands) == {"landed": 1}
+
+
+def test_a_task_that_has_just_stopped_is_resumed_before_its_dag_pauses(relay, monkeypatch):
+    monkeypatch.setattr(task, "_STAYS_S", 600.0)
+    monkeypatch.setattr(task, "_POLL_S", 0.01)
+    monkeypatch.setattr(task, "_LOOK_EVERY_S", 0.01)
+    attempts = []
+    settings = pipelines()[""].settings
+
+    def applies(settings, got_on, stop):
+        attempts.append(relay.failures.list())
+        if len(attempts) == 1:
+            raise ApplyError("a row is missing", way_out="bring it back")
+        return {"applied": 1}
+
+    def operator():
+        while not relay.failures.list():
+            time.sleep(0.01)
+        operate.resume(settings)
+
+    def lands(settings, got_on, stop):
+        acting = threading.Thread(target=operator)
+        acting.start()
+        assert run_beside(pipelines()[""], "apply", "land", applies) == {"applied": 1}
+        acting.join()
+        assert not stop.wait(0.1), "the other one goes on, too"
+        return {"landed": 1}
+
+    assert run_beside(pipelines()[""], "land", "apply", lands) == {"landed": 1}
+    assert attempts == [[], []]
+    assert relay.failures.list() == []
+
+
+def test_an_order_to_go_on_is_about_the_failure_that_was_seen(relay):
+    before, now = Failure("apply", "of a run before", "done", 1), Failure("apply", "of this run", "done", 2)
+    relay.failures.note(before)
+    operate.resume(pipelines()[""].settings)
+    assert relay.failures.is_answered(before)
+    relay.failures.note(now)
+    assert not relay.failures.is_answered(now)
+    assert relay.failures.list() == [now]
+    relay.failures.clear("apply")
+    assert not relay.failures.is_answered(before)
