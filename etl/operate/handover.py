@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
-from errors import ours
+from errors import SluiceError, ours
 from etl import server_errors
-from etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession
+from etl.downstream import Checkpoint, CheckpointMovedError, CheckpointTable, DownstreamError, MySQLSession
 from etl.operate import commands
 from etl.operate.commands import OperateError
 from etl.ownership import Pipeline, downstream_name, other_writers, seen_text
@@ -202,12 +202,13 @@ class HandedOver:
 def hand_over(settings: Settings, say: Say, wait_s: float = 600.0) -> HandedOver:
     """Leave the downstream to a Drainer: finish what is under way, let no process of this pipeline write any more, and
     leave a checkpoint that the original accepts. Raises OperateError when that takes longer than `wait_s`, and what
-    reaching the downstream raises.
+    reaching the downstream raises; a folder or topic is written to as before then, if applying wasn't paused.
     """
     relay = settings.open_relay()
     last = relay.last()
     if last is None:
         raise OperateError(f"the relay log {relay.url} holds no window: this pipeline has not written anything")
+    before = relay.control()
     commands.pause(settings, commands.APPLY)
     say("applying is paused; waiting until nothing is under way")
     until = time.monotonic() + wait_s
@@ -216,9 +217,12 @@ def hand_over(settings: Settings, say: Say, wait_s: float = 600.0) -> HandedOver
     if isinstance(target, Downstream):
         checkpoint = _release(target, relay, last.cluster_id, say, until)
     else:
-        checkpoint = _shut_out(settings, last.cluster_id, until)
+        try:
+            checkpoint = _shut_out(settings, relay, last.cluster_id, until)
+        except BaseException:
+            relay.change_control(lambda now: replace(now, apply_paused=before.apply_paused))
+            raise
         place = f"{place}, savepoint {_savepoint(target)}"
-        relay.stop(_handed_over(checkpoint))
     commands.pause(settings)
     node_id = pipeline.id
     steps = (
@@ -322,21 +326,32 @@ def _replace(downstream: Downstream, cluster_id: int, found: Checkpoint, wanted:
         session.close()
 
 
-def _shut_out(settings: Settings, cluster_id: int, until: float) -> Checkpoint:
-    """A folder is locked by who writes to it, and a topic's writer is shut out by the next one: whoever gets it last is
-    alone.
+def _shut_out(settings: Settings, relay: RelayLog, cluster_id: int, until: float) -> Checkpoint:
+    """Have the pipeline's processes end, and be the last one who writes. A folder is locked by its writer as long as
+    that lives, paused or not; a topic's writer is shut out by the next one. Leaves the stop that says so.
     """
     place = downstream_name(settings.target)
-    while True:
-        sink = open_sink(settings, cluster_id)
-        try:
-            found = sink.recover()
-            if found is None:
-                raise OperateError(f"{place}: nothing was written there yet")
-            return found
-        except Exception as error:
-            if isinstance(error, OperateError) or time.monotonic() >= until or not ours(error).transient:
-                raise
-            time.sleep(_POLL_S)
-        finally:
-            sink.close()
+    earlier = relay.stopped()
+    relay.stop(Stop("the downstream is being handed over to a Drainer", time.time_ns() // 1_000_000))
+    try:
+        while True:
+            sink = open_sink(settings, cluster_id)
+            try:
+                found = sink.recover()
+                if found is None:
+                    raise OperateError(f"{place}: nothing was written there yet")
+                relay.clear_stop()
+                relay.stop(_handed_over(found))
+                return found
+            except (SluiceError, OSError) as error:
+                passes = isinstance(error, CheckpointMovedError) or ours(error).transient
+                if isinstance(error, OperateError) or time.monotonic() >= until or not passes:
+                    raise
+                time.sleep(_POLL_S)
+            finally:
+                sink.close()
+    except BaseException:
+        relay.clear_stop()
+        if earlier is not None:
+            relay.stop(earlier)
+        raise
