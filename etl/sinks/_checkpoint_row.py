@@ -62,9 +62,11 @@ class CheckpointRow:
         if self.keeper is not None and not self._table.is_there():
             self.keeper.admit(None)  # a mistyped name makes no schema
         self._table.create()
-        if self.keeper is not None:  # before another pipeline's session would be ended
-            self.keeper.admit(self._table.load())
-            self._session.query("COMMIT")
+        found = self._table.load()  # before the session of another pipeline, or of a successor, would be ended
+        self._check_mine(found)
+        if self.keeper is not None:
+            self.keeper.admit(found)
+        self._session.query("COMMIT")
         self._lock.seize(self._session, wait_s)
         self._claim()
         return self.value
@@ -181,10 +183,7 @@ class CheckpointRow:
         if somebody else has claimed it since this process did: who was taken over doesn't take over again.
         """
         found = self._table.load(wait=True)
-        process = found.process if found else None
-        if self._accepted is not None and process not in self._accepted:
-            self._session.query("ROLLBACK")
-            raise self._table.moved(found, self.value)
+        process = self._check_mine(found)
         if self.keeper is not None:
             self.keeper.admit(found)
         self._process = secrets.token_hex(8)
@@ -194,6 +193,16 @@ class CheckpointRow:
             self._session.query("COMMIT")
         else:
             self.save(found)
+
+    def _check_mine(self, found: Checkpoint | None) -> str | None:
+        """The process that the row names. Raises CheckpointMovedError if another one has claimed it since this one
+        did.
+        """
+        process = found.process if found else None
+        if self._accepted is not None and process not in self._accepted:
+            self._session.query("ROLLBACK")
+            raise self._table.moved(found, self.value)
+        return process
 
     def _fence(self) -> None:
         """Before a statement that writes. In a transaction the row is locked and compared before the commit."""

@@ -24,7 +24,7 @@ from tests.judge.verdict import Verdict, judge
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.judge", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, default=1, help="the first history's number; the others count on")
+    parser.add_argument("--seed", type=int, default=0, help="the first history's number; the others count on; 0: any")
     parser.add_argument("--steps", type=int, default=25, help="statements and transactions a history")
     parser.add_argument("--mode", choices=("atomic", "parallel", "both"), default="both")
     parser.add_argument("--kills", type=float, default=0.3, help="how likely an attempt is to come to harm, 0 to 1")
@@ -47,6 +47,8 @@ def main() -> int:
         help="options of the MariaDB server, such as explicit-defaults-for-timestamp=OFF",
     )
     arguments = parser.parse_args()
+    arguments.seed = arguments.seed or random.SystemRandom().randrange(1, 10**9)
+    print(f"first seed {arguments.seed}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         server = MariaDBServer(Path(folder) / "mariadb", *(f"--{option}" for option in arguments.server))
         server.start()
@@ -98,9 +100,11 @@ def _run(arguments: argparse.Namespace, server: MariaDBServer, folder: Path) -> 
         seed += 1
         if arguments.once:
             break
+    again = " ".join(f"--{name} {getattr(arguments, name)}" for name in ("steps", "mode", "kills", "drainer"))
     print(
         ", ".join(f"{count} {what}" for what, count in counts.items())
-        + f"; the slowest, {slowest[1]}, took {slowest[0]:.1f} s"
+        + f"; seeds {arguments.seed} to {seed - 1}; the slowest, {slowest[1]}, took {slowest[0]:.1f} s; one again:"
+        f" python -m tests.judge --once --tell {again} --seed SEED"
     )
     return 1 if counts["DIFFERENT"] or counts["stopped"] else 0
 

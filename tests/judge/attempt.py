@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 import pymysql.connections
 
-from etl.apply import run_apply
+from etl.apply import _batch_size, run_apply
+from etl.prepare import _cuts
 from etl.rules import Route, Routes
 from etl.settings import Apply, Downstream, Relay, Settings, Upstream
 from tests.etl.preparing import local_preparer
@@ -45,12 +46,16 @@ class Plan:
     max_rows: int
     routes: tuple[Route, ...]
     harm: Harm = Harm()
+    cut_tables: int = 0
+    """Tables that a downstream transaction has at most, however few it takes for cutting to pay; 0: as the product."""
 
 
 def run(plan: Plan, answer: Connection) -> None:
     """Answer with "" or the error's text."""
     if plan.harm.at:
         _do(plan.harm)
+    if plan.cut_tables:
+        _batch_size._CUT_TABLES, _batch_size._NEAR_S, _cuts._TWICE = plan.cut_tables, float("inf"), 0
     settings = Settings(
         Upstream("unused"), Relay(plan.url), Downstream("127.0.0.1", plan.port, "root"),
         apply=Apply(plan.mode, 3, plan.max_rows), routes=Routes(plan.routes),

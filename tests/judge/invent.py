@@ -20,7 +20,7 @@ from tests.judge.tables import Column, Generated, Index, Partition, Row, Table, 
 from tests.judge.writing import Writing, is_zero
 
 _NAMES = ("id", "v", "Name", "k", "email", "total", "ref", "state")
-_ODD_NAMES = ("a b", "x`y", "50%", "s'q", 'd"q', "Ünï", "select", "%s", "semi;", "Key")
+_ODD_NAMES = ("a.b", "a b", "x`y", "50%", "s'q", 'd"q', "Ünï", "select", "%s", "semi;", "Key")
 _TABLES = ("t", "acc", "Orders", "log")
 _LONG = (0xF9, 0xFA, 0xFB, 0xFC)
 _MOST_TABLES = 14

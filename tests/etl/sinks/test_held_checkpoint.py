@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.downstream import Checkpoint
+from etl.downstream import Checkpoint, CheckpointMovedError
 from etl.settings import Apply, Downstream, File, Relay, Settings, Upstream
 from etl.sinks import hold_checkpoint, open_sink
 from etl.steps import CommitDetail, Step
@@ -50,3 +50,19 @@ def test_a_commit_that_is_confirmed_is_there_for_who_holds_the_checkpoint_after(
     writer.close()
     (checkpoint,) = found
     assert checkpoint is not None and checkpoint.commit_ts == 9
+
+
+@pytest.mark.parametrize("sink", ["atomic", "parallel"])
+def test_a_process_that_was_taken_over_finds_out_before_it_ends_its_successors_session(
+    mariadb: MariaDBServer, sink: str
+) -> None:
+    settings = Settings(Upstream("unused"), Relay("unused"), mariadb.downstream, apply=Apply(sink, 2))
+    before, successor = open_sink(settings, CLUSTER), open_sink(settings, CLUSTER)
+    before.recover()
+    before.run([Step(CommitDetail(1), 5)])
+    successor.recover()
+    with pytest.raises(CheckpointMovedError):
+        before.recover()
+    successor.run([Step(CommitDetail(1), 9)])
+    before.close()
+    successor.close()
