@@ -116,11 +116,17 @@ class _Worker:
         try:
             self._commit(steps, checkpoint)
         except ApplyError:
+            # What a process that was taken over finds is what its successor has written: that is no refusal.
+            self._table.lock(checkpoint, shared=True)
             if len(steps) == 1:
                 raise
             self._session.rollback()
             for step in steps:
-                self._commit([step], checkpoint)
+                try:
+                    self._commit([step], checkpoint)
+                except ApplyError:
+                    self._table.lock(checkpoint, shared=True)
+                    raise
 
     def _connect(self) -> None:
         if not self._session.is_connected or time.monotonic() - self._used > _FRESH_S:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Literal
@@ -63,6 +64,7 @@ def run(plan: Plan, answer: Connection) -> None:
     try:
         run_apply(settings, until_ts=plan.until_ts, run_seconds=60, prepare=local_preparer(settings))
     except Exception as error:
+        traceback.print_exc()
         answer.send(f"{type(error).__name__}: {error}")
     else:
         answer.send("")
