@@ -5,12 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
 from cli._settings import acting_on, config_option, named_config
 from cli._stack import stack_of
 from embedded.control import AirflowClient
+
+if TYPE_CHECKING:
+    from etl.settings import Settings
 
 _PAUSES_S = 60.0
 """A task that has stopped fails after 20 s, the other one of its run ends in 30, and then the scheduler pauses."""
@@ -37,14 +41,22 @@ def command(ctx: click.Context, what: str, config: str | None) -> None:
         airflow = AirflowClient(stack.home, stack.site().ports["airflow"])
         for dag in dict.fromkeys([settings.dag_id("replicate"), *stopped]):
             if dag in stopped:
-                _await_pause(partial(airflow.is_paused, dag), lambda dag=dag: dag in operate.stopped_dags(settings))
+                _await_pause(partial(airflow.is_paused, dag), partial(_is_stopped, settings, dag))
             airflow.pause(dag, paused=False)
             click.echo(f"the DAG {dag} goes on")
     else:
         if stopped:
-            _await_pause(lambda: False, lambda: bool(operate.stopped_dags(settings)), _GOES_ON_S)
+            _await_pause(lambda: False, partial(_is_stopped, settings), _GOES_ON_S)
         for line in operate.paused_dag(settings):
             click.echo(line)
+
+
+def _is_stopped(settings: Settings, dag: str = "") -> bool:
+    """Whether a task of a DAG has stopped; "": of any."""
+    from etl import operate
+
+    stopped = operate.stopped_dags(settings)
+    return dag in stopped if dag else bool(stopped)
 
 
 def _await_pause(is_paused: Callable[[], bool], is_stopped: Callable[[], bool], wait_s: float = _PAUSES_S) -> None:
