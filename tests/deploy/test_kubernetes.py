@@ -13,6 +13,7 @@ import yaml
 
 from deploy.start import healthy
 from etl.settings import parse_settings
+from pump_service.config import Config
 from tests.deploy.compose_file import ROOT, defaults, seconds, services
 from tests.deploy.docker_file import TARGETS, stages
 
@@ -182,3 +183,13 @@ def test_prometheus_operator_is_told_of_services_and_ports_that_are_there():
         (service,) = [each for each in of_kind("Service").values() if each["metadata"]["labels"] == wanted]
         ports = {port["name"] for port in service["spec"]["ports"]}
         assert {endpoint["port"] for endpoint in one["spec"]["endpoints"]} <= ports
+
+
+def test_a_pump_has_the_memory_for_the_largest_transaction_that_it_takes():
+    """3.2 times its size while it is handed out, and what it takes in any case: tests of large transactions."""
+    limits = (
+        services(defaults())["pump-1"]["deploy"]["resources"]["limits"]["memory"],
+        (container("pump")["resources"]["limits"]["memory"]),
+    )
+    needed = 3.2 * Config().max_message_size + (400 << 20)
+    assert limits == ("8g", "8Gi") and needed <= 8 << 30
