@@ -180,7 +180,9 @@ class Column:
         """The default as SQL where it is a function, but for CURRENT_TIMESTAMP, which every server has; else "". TiDB
         marks those of the clock as values.
         """
-        text = self.default.decode() if isinstance(self.default, bytes) else self.default or ""
+        if isinstance(self.default, bytes):
+            return self.default.decode() if self.default_is_expr else ""
+        text = self.default or ""
         clock = _CLOCK.fullmatch(text) if self.kind in _CLOCK_KINDS else None
         if clock is None:
             return text if self.default_is_expr else ""

@@ -31,6 +31,7 @@ DEFAULTS = [
     ("text", "date_format(now(), _utf8mb4'%Y-%m-%d')", True, "date_format("),
     ("varchar(20)", "CURRENT_DATE", False, "'CURRENT_DATE'"),
     ("date", "2024-02-29", False, "'2024-02-29'"),
+    ("varbinary(5)", b"\xff\0", False, "'"),
 ]
 
 
