@@ -42,8 +42,11 @@ VICTIMS = {
     "pump-2": 2,
     "airflow-scheduler": 1,
     "airflow-worker": 2,
+    "etcd": 1,
+    "upstream": 2,
 }
-"""What is killed, and how often in proportion."""
+"""What is killed, and how often in proportion. `upstream`: etcd is killed while PD and TiKV don't answer."""
+_GONE_S = 10.0
 _SUM = "SELECT SUM(balance) FROM bank.account"
 _PATIENCE_S = 300.0
 
@@ -176,6 +179,9 @@ def kill(stack: Stack, rng: random.Random) -> str:
             found = task_processes(stack)
         elif victim == "resident":
             found = residents(stack)
+        elif victim == "upstream":
+            _upstream_gone(*(psutil.Process(started[name].process.pid) for name in ("cluster", "etcd")))
+            return victim
         elif victim == "airflow-worker":
             found = _children(started["airflow-scheduler"].process.pid)
         elif victim == "spark-worker":
@@ -189,6 +195,18 @@ def kill(stack: Stack, rng: random.Random) -> str:
     except (KeyError, IndexError, psutil.Error):
         return ""
     return victim
+
+
+def _upstream_gone(cluster: psutil.Process, etcd: psutil.Process) -> None:
+    """Have nobody of the upstream answer for a while. The stand-in cluster keeps what it plays in memory, so it stands
+    still and isn't killed.
+    """
+    cluster.suspend()
+    try:
+        etcd.kill()
+        time.sleep(_GONE_S)
+    finally:
+        cluster.resume()
 
 
 def _children(pid: int) -> list[psutil.Process]:
