@@ -41,6 +41,7 @@ in the middle of a batch: one that takes longer than this would be begun anew fo
 """
 _BIND_S = 1.0
 _SPEAKS_S = 10.0
+"""A task that takes nothing for so long is left: no other task could come while it stands still."""
 _KEPT_LINES = 1_000
 
 
@@ -71,6 +72,7 @@ class Resident:
     def __init__(self, wish: Wish, line: Line) -> None:
         self._wish = wish
         self._line: Line | None = line
+        line.socket.settimeout(_SPEAKS_S)
         self._began = time.monotonic()
         self._deadline = float("inf")
         self._stop = threading.Event()
@@ -212,7 +214,6 @@ class Resident:
             if is_same:
                 take_lent(lent)
             line.send(SAME, is_same)
-            end.settimeout(None)
         except (OSError, ValueError):
             line.close()
             return

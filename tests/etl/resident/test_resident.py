@@ -284,3 +284,17 @@ def test_an_old_process_is_not_replaced_in_the_middle_of_a_batch(monkeypatch, wi
     assert batches == [True, False]
     for each in (own, task):
         each.close()
+
+
+def test_a_task_that_stands_still_is_left_and_another_one_may_come(monkeypatch, wish):
+    monkeypatch.setattr(process, "_SPEAKS_S", 0.05)
+    own, task = socket.socketpair()
+    resident = process.Resident(wish, Line(own))
+    resident._listener = socket.socket()
+    for number in range(process._KEPT_LINES):
+        resident._log.emit(logging.LogRecord("sluice", logging.INFO, "", 0, "x" * 4_000 + str(number), None, None))
+    resident._hand_on()
+    assert resident._line is None
+    assert not resident._stop.is_set()
+    for each in (own, task, resident._listener):
+        each.close()
