@@ -106,9 +106,11 @@ def pipelines_of(ctx: click.Context, config: str | None) -> Pipelines:
     return Pipelines({"": NamedPipeline("", stack_of(ctx).home / "sluice.toml")})
 
 
-def acting_on(ctx: click.Context, config: str | None) -> Settings:
-    """The settings of the pipeline that the command is going to change something of; prints which one that is. Raises
-    SettingsError, and UsageError when it isn't clear which is meant.
+def acting_on(ctx: click.Context, config: str | None, *, to_stderr: bool = False) -> Settings:
+    """Return the settings of the pipeline that the command is going to change something of; print which one that is.
+
+    `to_stderr`: where standard output is for something else. Raises SettingsError, and UsageError when it isn't clear
+    which is meant.
     """
     from etl.operate import identity
     from etl.settings import CONFIG_VARIABLE
@@ -121,7 +123,8 @@ def acting_on(ctx: click.Context, config: str | None) -> Settings:
     path = config or named_config(ctx, config) or str(stack_of(ctx).home / "sluice.toml")
     click.echo(
         f"{identity(settings)}"
-        f" ({path}{'' if config or not os.environ.get(CONFIG_VARIABLE) else f', from {CONFIG_VARIABLE}'})"
+        f" ({path}{'' if config or not os.environ.get(CONFIG_VARIABLE) else f', from {CONFIG_VARIABLE}'})",
+        err=to_stderr,
     )
     return settings
 
@@ -133,9 +136,9 @@ def _possible(ctx: click.Context) -> dict[Path, str]:
 
     if ctx.find_root().get_parameter_source("home") == ParameterSource.COMMANDLINE:
         return {}
-    named = os.environ.get(CONFIG_VARIABLE)
-    places = [(Path(named), f"${CONFIG_VARIABLE}")] if named else []
-    places += [
+    if os.environ.get(CONFIG_VARIABLE):  # set by hand; the line behind says which it is
+        return {}
+    places = [
         (stack_of(ctx).home / "sluice.toml", "the one-machine stack"),
         (Path("sluice.toml"), "this folder"),
         (Path("/etc/sluice/sluice.toml"), "this machine"),

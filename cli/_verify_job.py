@@ -26,14 +26,17 @@ def run_here(settings: Settings, job: Job, command: str, *, as_json: bool = Fals
     return 0 if summary.state == "done" and summary.equal else 1
 
 
-def compared_here(settings: Settings, job: Job, command: str, *, as_json: bool = False) -> VerifySummary:
-    """The same, with what was found."""
+def compared_here(
+    settings: Settings, job: Job, command: str, *, as_json: bool = False, to_stderr: bool = False
+) -> VerifySummary:
+    """The same, with what was found. `to_stderr`: standard output is for SQL alone."""
     from cli._this_process import pausing, this_process
     from etl.verify import run_verify
 
-    with pausing(settings, job.spec.kind), job_shown(job, to_stderr=as_json):
+    with pausing(settings, job.spec.kind), job_shown(job, to_stderr=as_json or to_stderr):
         summary = run_verify(settings, job.id, this_process(command))
-    click.echo(json.dumps(summary.to_json(), indent=2) if as_json else "\n".join(lines(summary)))
+    report = json.dumps(summary.to_json(), indent=2) if as_json else "\n".join(lines(summary))
+    click.echo(report, err=to_stderr)
     return summary
 
 

@@ -24,7 +24,7 @@ def run_and_repair(settings: Settings, job: Job, *, apply: bool, as_json: bool) 
     from etl.verify import create_verify
     from etl.verify.repair import again, create_repair, repair_sql
 
-    summary = compared_here(settings, job, _COMMAND, as_json=as_json)
+    summary = compared_here(settings, job, _COMMAND, as_json=as_json, to_stderr=not apply)
     if summary.state != "done" or summary.equal:
         return int(summary.state != "done")
     if not apply:

@@ -18,8 +18,9 @@ from etl import server_errors
 from etl.downstream import Checkpoint, CheckpointMovedError, CheckpointTable, DownstreamError, MySQLSession
 from etl.operate import commands
 from etl.operate.commands import OperateError
+from etl.operate.other_sessions import seen_writing
 from etl.ownership import Pipeline, downstream_name, other_writers, seen_text
-from etl.settings import Downstream, File, Kafka, Settings, Target, Upstream
+from etl.settings import Downstream, File, Kafka, Settings, Target
 from etl.sinks import open_sink, read_checkpoint
 from relay import Control, Ownership, RelayLog, Stop
 from upstream import EtcdClient, EtcdError, PDClient, PDError, Registry, RegistryError, tso
@@ -42,7 +43,7 @@ def take_over(settings: Settings, say: Say) -> str:
     before = relay.control()
     identity = Pipeline.of(settings)
     where = identity.downstream
-    cluster_id = _no_other_writer(identity, settings.upstream)
+    cluster_id = _no_other_writer(identity, settings)
     found = _standing_still(settings.target, cluster_id, say)
     owned, stop = relay.ownership(), relay.stopped()
     ours = owned is not None and owned.downstream == where and found is not None and found.owner == owned.pipeline
@@ -97,7 +98,7 @@ def copied(settings: Settings, tables: Sequence[str]) -> str:
     names = [TableName.parse(text) for text in tables]
     relay = settings.open_relay()
     identity = Pipeline.of(settings)
-    cluster_id = _no_other_writer(identity, settings.upstream)
+    cluster_id = _no_other_writer(identity, settings)
     found = read_checkpoint(settings.target, cluster_id) if isinstance(settings.target, Downstream) else None
     owned = relay.ownership()
     if (
@@ -144,14 +145,16 @@ def _beginning(relay: RelayLog) -> str:
     return f"from {tso.text(first.lo)}, where the relay log begins" if first else "where landing begins"
 
 
-def _no_other_writer(pipeline: Pipeline, upstream: Upstream) -> int:
-    """The cluster's id, when no other writer is registered there."""
+def _no_other_writer(pipeline: Pipeline, settings: Settings) -> int:
+    """Return the cluster's id, when no other writer is registered there, answers, or is at work downstream."""
+    upstream = settings.upstream
     try:
         with (
             PDClient(upstream.pd_urls, tls=upstream.tls()) as pd,
             EtcdClient(upstream.pd_urls, tls=upstream.tls()) as etcd,
         ):
-            others = other_writers(pipeline, upstream.unrelated_drainers, Registry(etcd).drainers())
+            drainers = Registry(etcd).drainers()
+            others = other_writers(pipeline, upstream.unrelated_drainers, drainers)
             cluster_id = pd.cluster_id
     except (PDError, EtcdError, RegistryError) as error:
         raise OperateError(
@@ -165,6 +168,13 @@ def _no_other_writer(pipeline: Pipeline, upstream: Upstream) -> int:
             f" pause {node}`); if it is gone: `sluice drainers offline {node} --gone`; if it replicates to another"
             " downstream, name it in "
             f'sluice.toml: [upstream] unrelated-drainers = ["{node}"]'
+        )
+    seen = next(seen_writing(settings, drainers), None)
+    if seen is not None:
+        raise OperateError(
+            f"{pipeline.downstream}: {seen}",
+            way_out="wait until it has ended, or end it, then `sluice takeover`; a drainer that replicates to another"
+            " downstream belongs into [upstream] unrelated-drainers",
         )
     return cluster_id
 

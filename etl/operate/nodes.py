@@ -140,7 +140,7 @@ def _ask(node: NodeStatus, kind: str, verb: str, tls: TLS | None) -> None:
 
 def _check_gone(registry: Registry, kind: str, node: NodeStatus, tls: TLS | None, *, is_pipeline: bool) -> None:
     """Raises OperateError if the process lives: it answers for itself, or its entry moves."""
-    if not is_pipeline and _answers(node, tls):
+    if not is_pipeline and answers(node, tls):
         raise OperateError(
             f"{_named(kind)} {node.node_id!r} answers at {node.host}: leave out --gone, it is asked then"
         )
@@ -151,7 +151,8 @@ def _check_gone(registry: Registry, kind: str, node: NodeStatus, tls: TLS | None
         raise OperateError(f"{_named(kind)} {node.node_id!r} lives, its entry in the registry has just moved; {ends}")
 
 
-def _answers(node: NodeStatus, tls: TLS | None) -> bool:
+def answers(node: NodeStatus, tls: TLS | None) -> bool:
+    """Return whether the process of a registry entry answers at its address, for itself."""
     try:
         status = _http(node, "GET", "/status", tls)
     except (OSError, ValueError):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from etl.ddl import create_table
 from etl.downstream import Checkpoint, CheckpointError, DownstreamError, MySQLSession
 from etl.landing import NoCheckpointError, version_at, without_checkpoint
+from etl.operate.other_sessions import seen_writing
 from etl.ownership import Pipeline, downstream_name, other_writers, seen_text
 from etl.settings import Downstream, Settings, Target, Upstream
 from etl.shapes.identity import locating_columns
@@ -69,8 +70,11 @@ def check(settings: Settings) -> Iterator[Finding]:
             except (CheckpointError, DownstreamError, OSError) as error:
                 reached = False
                 yield Finding(STOPS, f"downstream: the checkpoint can't be read: {error}")
-            others = other_writers(Pipeline.of(settings), settings.upstream.unrelated_drainers, registry.drainers())
+            drainers = registry.drainers()
+            others = other_writers(Pipeline.of(settings), settings.upstream.unrelated_drainers, drainers)
             yield from _nodes(others, registry, checkpoint)
+            if reached:
+                yield from (Finding(STOPS, f"another writer: {seen}") for seen in seen_writing(settings, drainers))
             yield from _tidb_servers(etcd)
             yield from _relay(settings, pd.cluster_id, checkpoint)
             if reached:
@@ -208,7 +212,8 @@ def _relay(settings: Settings, cluster_id: int, checkpoint: Checkpoint | None) -
             STOPS, f"relay log {relay.url}: begins at {tso.text(first.lo)}, after the checkpoint: begin a new one"
         )
     elif stop is not None:
-        yield Finding(STOPS, f"applying was stopped: {stop.why}")
+        why = stop.why.removeprefix("applying was stopped: ")
+        yield Finding(DIFFERS, f"applying was stopped, which `sluice takeover` lifts: {why}")
     else:
         yield Finding(OK, f"relay log {relay.url}: {'empty' if first is None else f'from {tso.text(first.lo)} on'}")
 

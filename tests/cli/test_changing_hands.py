@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pymysql
 import pytest
 
 from embedded.stack import Stack
@@ -130,6 +134,64 @@ def test_to_a_drainer_and_back_again(story: Story, config: Path, sluice: Run, re
     assert story.rows("item") == [(1, 1), (2, 2), (3, 3)]
     assert "nothing to do" in sluice("takeover").stdout
     assert "sluice handover --to-drainer" in sluice("handover", code=2).stderr
+
+
+def test_a_paused_drainer_whose_process_still_answers_is_not_taken_over_from(
+    story: Story, config: Path, sluice: Run, registry: Registry
+) -> None:
+    with story.server.connect() as connection:
+        leave_checkpoint(connection, story._ts, consistent=True, cluster_id=story.cluster_id)
+    with HTTPServer(("127.0.0.1", 0), Lives) as process:
+        threading.Thread(target=process.serve_forever, daemon=True).start()
+        registry.update_drainer(replace(drainer("paused"), host=f"127.0.0.1:{process.server_port}"))
+        said = sluice("takeover", code=1).stderr
+        assert "drainer-1:8249 is paused in the registry, and its process answers" in said
+        assert "then `sluice takeover`" in said
+        process.shutdown()
+    assert "applying goes on" in sluice("takeover").stdout
+
+
+def test_a_session_that_writes_downstream_is_not_taken_over_beside(
+    story: Story, config: Path, sluice: Run, registry: Registry
+) -> None:
+    apply(story, config)
+    with story.server.connect() as connection:
+        leave_checkpoint(connection, story._ts, consistent=True, cluster_id=story.cluster_id)
+    other = story.server.connect(database="d")
+    writing = threading.Thread(target=killed_later(other, "INSERT INTO item SELECT 7, SLEEP(60)"), daemon=True)
+    writing.start()
+    with story.server.connect() as connection, connection.cursor() as cursor:
+        for _ in range(600):
+            cursor.execute("SELECT ID FROM information_schema.PROCESSLIST WHERE INFO LIKE 'INSERT INTO item SELECT 7%'")
+            if found := cursor.fetchall():
+                break
+            time.sleep(0.05)
+        assert "runs: INSERT INTO item SELECT 7" in sluice("takeover", code=1).stderr
+        cursor.execute(f"KILL {found[0][0]}")
+    writing.join(30)
+    assert "applying goes on" in sluice("takeover").stdout
+
+
+class Lives(BaseHTTPRequestHandler):
+    """A Drainer's process."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"PumpPos": {}, "Synced": false}')
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def killed_later(connection: Any, statement: str) -> Callable[[], None]:
+    """A statement that is going to be killed."""
+
+    def run() -> None:
+        with contextlib.suppress(pymysql.err.Error), connection.cursor() as cursor:
+            cursor.execute(statement)
+
+    return run
 
 
 def test_no_process_of_the_pipeline_writes_after_a_handover(story: Story, config: Path, sluice: Run) -> None:
@@ -287,7 +349,7 @@ def test_an_order_at_the_same_moment_is_not_undone(
         assert given and relay.control() == Control(land_paused=True, apply_until_ts=at)
 
 
-def test_an_order_says_which_pipeline_it_is_for_and_asks_when_there_are_several(
+def test_an_order_says_which_pipeline_it_is_for_and_asks_when_it_is_not_said(
     story: Story, config: Path, sluice: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = sluice("pause").stdout.splitlines()[0]
@@ -303,11 +365,15 @@ def test_an_order_says_which_pipeline_it_is_for_and_asks_when_there_are_several(
     home = tmp_path / "home"
     home.mkdir()
     (home / "sluice.toml").write_text(config.read_text().replace("tidb_binlog", "x"))
+    assert str(config) in sluice("pause").stdout.splitlines()[0]  # what is set by hand wins
+    sluice("resume")
+    monkeypatch.delenv("SLUICE_CONFIG")
+    monkeypatch.setenv("SLUICE_PIPELINES", str(config.parent))
     asked = sluice("pause", code=2).stderr
-    assert f"--config {config}" in asked and f"--config {home / 'sluice.toml'}" in asked
+    monkeypatch.delenv("SLUICE_PIPELINES")
+    assert "--pipeline sluice " in asked and f"--config {home / 'sluice.toml'}" in asked
     assert RelayLog.open(story._url).control() == Control()
     assert str(config) in sluice("pause", "--config", config).stdout
-    monkeypatch.delenv("SLUICE_CONFIG")
     forget(story._url)
     assert str(home / "sluice.toml") in sluice("resume").stdout
 
