@@ -147,6 +147,10 @@ class SchemaHistory:
         self.schema_version = max(self.schema_version, job.schema_version)
         return effect
 
+    def found(self, table: Table) -> None:
+        """Take in a table that no job has made, as TiKV has it."""
+        self._put_table(table.id, binary_table(table) if self._old_collations else table)
+
     def _note_move(self, job: Job, effect: Effect) -> None:
         before = {i: self.tables[i] for i in effect.tables if i in self.tables}
         since = max((self.changed_at.get(i, 0) for i in before), default=0)

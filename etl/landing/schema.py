@@ -13,8 +13,8 @@ from etl.landing._early_rows import EarlyRows, FirstRows
 from etl.landing._job import TableSpan
 from etl.landing._schema_then import SchemaThen
 from etl.recorded_schema import RecordedSchema
-from upstream import read_ddl_job, read_schema_version
-from upstream.ddl_actions import MOVES_ROWS
+from upstream import TiKVError, read_ddl_job, read_schema_version
+from upstream.ddl_actions import MOVES_ROWS, Action
 from upstream.ddl_job import DdlJob, Effect, PastMove
 from upstream.history import Moved, SchemaHistory
 from upstream.job import Job
@@ -28,9 +28,16 @@ from upstream.job_versions import (
 )
 from upstream.old_collations import binary_table
 from upstream.packed_jobs import PackedJobs
-from upstream.schema import Table
+from upstream.schema import STATE_PUBLIC, Table
 from upstream.tikv.collations import read_new_collations
-from upstream.tikv.meta import find_table_info, read_raw_ddl_jobs, read_schema_diff, read_table_info, string_key
+from upstream.tikv.meta import (
+    find_table_by_id,
+    find_table_info,
+    read_raw_ddl_jobs,
+    read_schema_diff,
+    read_table_info,
+    string_key,
+)
 
 if TYPE_CHECKING:
     from relay.schema_snapshots import SchemaSnapshots
@@ -212,7 +219,11 @@ class LandingSchema:
                 if table is not None and table_id in spans:
                     states.setdefault(table_id, []).append(table)
         truncated = {i for i in spans if i in truncated_before or i in self._history.truncated}
-        self._check_known(spans, truncated.union(i for i in spans if i in before), born, skips)
+        known = truncated.union(i for i in spans if i in before)
+        found = self._found(spans, known, born, skips)
+        if found:
+            described = sorted([*described, *found], key=lambda ddl: ddl.commit_ts)
+        self._check_known(spans, known, born, skips)
         return RecordedSchema(
             tables={i: before[i] for i in sorted(wanted) if i in before},
             ddls=tuple(described),
@@ -298,6 +309,49 @@ class LandingSchema:
     def _changed(self, job_id: int) -> bool:
         raw = read_ddl_job(self._tikv, job_id, self._pd.tso())
         return raw is not None and Job.from_json(raw).finished
+
+    def _found(
+        self, spans: Mapping[int, TableSpan], known: Collection[int], born: dict[int, int], skips: Collection[int]
+    ) -> list[DdlJob]:
+        """Return a CREATE TABLE for each table that has rows and that no job has made, but TiKV knows.
+
+        TiDB makes such tables when it restores or imports. `born` gets them.
+        """
+        made = []
+        for table_id, span in spans.items():
+            if table_id in known or table_id in born or table_id in self._history.moved:
+                continue
+            if span.first_commit_ts in skips or table_id in self._history.tables:
+                continue
+            table = self._table_in_tikv(table_id, span.first_commit_ts)
+            if table is None:
+                continue
+            log.warning(
+                "no DDL job has made %s (table id %d), it is taken as TiKV has it. Rows that came without a binlog are"
+                " missing downstream: sluice backfill --table %s",
+                table.full_name, table_id, table.full_name,
+            )  # fmt: skip
+            self._history.found(table)
+            born[table_id] = commit_ts = span.first_commit_ts - 1
+            made.append(
+                DdlJob(
+                    commit_ts, commit_ts, 0, STATE_PUBLIC, f"CREATE TABLE {table.full_name}", type=Action.CREATE_TABLE,
+                    schema_name=table.schema_name, table_name=table.name,
+                    effect=Effect({}, {table_id: self._history.tables[table_id]}),
+                )
+            )  # fmt: skip
+        return made
+
+    def _table_in_tikv(self, table_id: int, ts: int) -> Table | None:
+        """Return a table as of a commit_ts, or as it is now if TiKV has collected that; None without such a table."""
+        try:
+            found = find_table_by_id(self._tikv, table_id, ts)
+        except TiKVError:
+            found = find_table_by_id(self._tikv, table_id, self._pd.tso())
+        if found is None:
+            return None
+        schema, info = found
+        return Table.from_tidb(info, int(schema["id"]), str(schema["db_name"]["O"]))
 
     def _check_known(
         self, spans: Mapping[int, TableSpan], known: Collection[int], born: Mapping[int, int], skips: Collection[int]

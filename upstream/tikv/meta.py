@@ -118,6 +118,15 @@ def find_table_info(tikv: TiKVClient, schema: str, table: str, ts: int) -> dict[
     return None
 
 
+def find_table_by_id(tikv: TiKVClient, table_id: int, ts: int) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Return the DBInfo and TableInfo of a table as of a TSO, in whatever database; None without such a table."""
+    for schema_info in _objects(tikv, "DBs", "", ts):
+        info = read_table_info(tikv, int(schema_info["id"]), table_id, ts)
+        if info is not None:
+            return schema_info, info
+    return None
+
+
 def _objects(tikv: TiKVClient, name: str, containing: str, ts: int) -> Iterator[dict[str, Any]]:
     """The JSON objects in a hash with a text in them. Hashes of TiDB's schema hold counters too, in decimal digits."""
     for key, value in tikv.scan(hash_prefix(name), hash_end(name), ts):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -10,10 +11,10 @@ import pytest
 from etl.explode import DdlRecord
 from etl.landing._job import TableSpan
 from etl.landing._schema_then import SchemaThen
-from etl.landing.schema import LandingSchema
+from etl.landing.schema import LandingSchema, UnknownTableError
 from tests.etl.landing.test_schema_then import History
 from upstream import PDClient, TiKVClient, TiKVError
-from upstream.tikv.meta import hash_field_key, string_key
+from upstream.tikv.meta import hash_field_key, hash_prefix, string_key
 
 
 class Clock:
@@ -58,11 +59,20 @@ class Meta(History):
     def get(self, key: bytes, ts: int) -> bytes | None:
         if key in self._diffs:
             return json.dumps(self._diffs[key]).encode()
+        if key == hash_field_key("DB:2", b"Table:77"):
+            return json.dumps(info(77, "restored", "a")).encode()
         if key == hash_field_key("DB:2", b"Table:30"):
             if ts < self._collected:
                 raise TiKVError("GC life time is shorter than transaction duration")
             return json.dumps(info(30, "t", "a", "b", "c") if ts >= 120 else info(30, "t", "a")).encode()
         return super().get(key, ts)
+
+    def scan(
+        self, start: bytes, end: bytes, ts: int, limit: int = 256, *, keys_only: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        if start == hash_prefix("DBs"):
+            return iter([(b"", json.dumps(_SCHEMA).encode())])
+        return super().scan(start, end, ts, limit, keys_only=keys_only)
 
 
 def landing(version: int, collected: int = 0, *, has_landed: bool = False) -> LandingSchema:
@@ -132,3 +142,17 @@ def test_the_binlog_of_a_change_that_rows_brought_forward_is_no_change_also_behi
 def test_rows_that_know_a_change_under_way_but_not_its_columns_wait_for_nothing() -> None:
     found = landing(6).resolve([], {30: TableSpan(1, 110, 111, 7, 7)}, lambda seconds: True)
     assert found.ddls == ()
+
+
+def test_a_table_that_no_job_made_is_created_before_its_first_row_as_tikv_has_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    schema = landing(9)
+    span = TableSpan(1, 300, 310, 9, 9)
+    (made,) = schema.resolve([], {77: span}, lambda seconds: False).ddls
+    assert (made.commit_ts, made.type) == (299, 3)
+    assert columns(made.effect.tables[77], 77) == ["a"]
+    assert "sluice backfill --table d.restored" in caplog.text
+    assert columns(schema.resolve([], {77: span}, lambda seconds: False).tables[77], 77) == ["a"]
+    with pytest.raises(UnknownTableError):
+        schema.resolve([], {78: span}, lambda seconds: False)

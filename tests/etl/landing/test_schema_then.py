@@ -152,6 +152,7 @@ def test_a_window_without_ddl_costs_the_same_however_many_tables_there_are() -> 
     history.tables = tables
     tikv = mock.Mock(spec=TiKVClient)
     tikv.get.return_value = b"5"
+    tikv.scan.return_value = ()
     landing = LandingSchema(history, cast(PDClient, None), tikv)
     span = TableSpan(1, 10, 10, 5, 5)
     found = landing.resolve((), {2: span}, lambda seconds: False)
