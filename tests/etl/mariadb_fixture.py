@@ -23,6 +23,8 @@ from etl.settings import Downstream
 
 MARIADB = Dialect.of("10.11.0-MariaDB")
 """For tests that need no server."""
+AS_ROOT = ("--user=root",) if os.geteuid() == 0 else ()
+"""MariaDB's programs refuse to run as root unless they are given its name, and refuse the name to anybody else."""
 _KEEP = {"mysql", "information_schema", "performance_schema", "sys"}
 _OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 
@@ -56,7 +58,7 @@ class MariaDBServer:
                 f"--datadir={directory}/data",
                 f"--tmpdir={self._scratch}",
                 "--skip-test-db",
-                "--user=root",
+                *AS_ROOT,
                 "--auth-root-authentication-method=normal",
                 "--skip-name-resolve",
                 "--force",
@@ -98,7 +100,7 @@ class MariaDBServer:
                 f"--port={self.port}",
                 "--bind-address=127.0.0.1",
                 "--skip-name-resolve",
-                "--user=root",
+                *AS_ROOT,
                 f"--pid-file={self.directory}/pid",
                 "--innodb-buffer-pool-size=64M",
                 "--innodb-log-file-size=64M",
