@@ -80,5 +80,7 @@ def _check(settings: Settings) -> int:
     for finding in check(settings):
         stops += finding.kind == STOPS
         click.echo(f"{finding.kind:<8} {finding.text}")
-    click.echo("nothing stops a takeover" if not stops else f"{stops} things stop a takeover")
+    click.echo(
+        "nothing stops a takeover" if not stops else f"{stops} thing{'s stop' if stops > 1 else ' stops'} a takeover"
+    )
     return 1 if stops else 0

@@ -15,7 +15,7 @@ from etl.settings import Downstream, Settings, Target, Upstream
 from etl.sinks import hold_checkpoint, read_checkpoint
 from relay import Failure, RelayLog
 from relay.jobs import Jobs
-from upstream import tso
+from upstream import PDClient, PDError, tso
 
 __all__ = [
     "LAND",
@@ -41,7 +41,7 @@ def status(settings: Settings) -> dict[str, Any]:
     relay = settings.open_relay()
     first, last = relay.first(), relay.last()
     questions: dict[str, Callable[[], Any]] = {
-        "downstream": lambda: checkpoint_soon(settings.target, last.cluster_id) if last is not None else None,
+        "downstream": lambda: _checkpoint(settings, last.cluster_id if last is not None else 0),
         "upstream": lambda: registered_pumps(settings.upstream),
     }
     asked = Parties().ask(questions, _PATIENCE_S)
@@ -62,6 +62,17 @@ def status(settings: Settings) -> dict[str, Any]:
         "pumps": asked.said.get("upstream", []),
         "errors": asked.errors,
     }
+
+
+def _checkpoint(settings: Settings, cluster_id: int) -> Checkpoint | None:
+    """Return the checkpoint, also the one that a copy wrote before anything was landed; `cluster_id` 0: not known."""
+    if not cluster_id:
+        try:
+            with PDClient(settings.upstream.pd_urls, tls=settings.upstream.tls(), timeout_s=_CONNECT_S) as pd:
+                cluster_id = pd.cluster_id
+        except PDError:
+            return None  # `errors` says of the upstream that it doesn't answer
+    return checkpoint_soon(settings.target, cluster_id)
 
 
 def _written_by(target: Target, relay: RelayLog, checkpoint: Checkpoint | None) -> str | None:

@@ -24,7 +24,7 @@ from etl.downstream import Checkpoint, CheckpointTable, Flight, MySQLSession
 from etl.operate import handover
 from relay import Control, RelayLog, Stop
 from relay.storage import LocalStorage
-from tests.cli.test_operate import Run, run
+from tests.cli.test_operate import Run, run, typed
 from tests.etl.apply.test_safe_mode import forget, leave_checkpoint, read_checkpoint
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
@@ -170,6 +170,16 @@ def test_a_session_that_writes_downstream_is_not_taken_over_beside(
         cursor.execute(f"KILL {found[0][0]}")
     writing.join(30)
     assert "applying goes on" in sluice("takeover").stdout
+
+
+def test_status_shows_the_checkpoint_that_a_copy_wrote_before_anything_is_landed(
+    story: Story, config: Path, sluice: Run
+) -> None:
+    at = compose(1_700_000_000_000)
+    with story.server.connect() as connection:
+        leave_checkpoint(connection, at, consistent=True, cluster_id=story.cluster_id)
+    config.write_text(config.read_text().replace("/relay", "/another"))
+    assert str(at) in next(line for line in typed("status").stdout.splitlines() if line.startswith("checkpoint"))
 
 
 class Lives(BaseHTTPRequestHandler):

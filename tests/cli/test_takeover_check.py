@@ -193,7 +193,7 @@ def test_a_wrong_address_is_a_finding_not_a_traceback(tmp_path: Path) -> None:
     assert (
         code == 1
         and "stops    upstream: http://127.0.0.1:1" in done.stdout
-        and "1 things stop a takeover" in done.stdout
+        and "1 thing stops a takeover" in done.stdout
     )
 
 
