@@ -59,6 +59,7 @@ def lines(summary: VerifySummary) -> Iterator[str]:
         return
     for table in summary.unequal:
         yield from _table_lines(table)
+    yield from (f"{name}: only the downstream has it" for name in summary.only_downstream)
     for table in summary.tables:
         yield from (f"note     {table.name}: {note}" for note in table.notes)
     yield from (f"left out {one.name}: {one.why}" for one in summary.left_out)
@@ -96,6 +97,10 @@ def _total(summary: VerifySummary) -> str:
     rate = summary.rows / max(summary.seconds, 1e-3)
     compared = sum(1 for table in summary.tables if not table.problem)
     found = "equal" if summary.equal else f"{_rows(summary.differences)} differ, in {len(summary.unequal)} tables"
+    if summary.only_downstream:
+        found = f"{found}; {len(summary.only_downstream)} tables are downstream only"
+    if not summary.tables:
+        found = f"nothing was compared, {len(summary.left_out)} tables were left out"
     whose = "TiDB" if summary.how == "upstream" else "base and archive"
     return (
         f"{found}: {compared} tables, {summary.rows:,} rows, {size(summary.bytes)} compared with {whose} at the"

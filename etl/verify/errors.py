@@ -34,5 +34,7 @@ class UnequalError(SluiceError):
             first = table.examples[0] if table.examples else None
             row = f", among them {dict(first.key)}, {first.kind}" if first is not None else ""
             told.append(f"{table.name}: {max(table.differences, 1):,} rows of {table.rows:,} differ{row}")
+        told += [f"{name} is downstream only" for name in summary.only_downstream[:_SHOWN]]
+        told += [] if summary.tables else ["no table was compared"]
         more = f"; and {len(summary.unequal) - _SHOWN} more tables" if len(summary.unequal) > _SHOWN else ""
         return cls(f"at the checkpoint {summary.ts}: {'; '.join(told)}{more}")

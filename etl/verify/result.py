@@ -74,11 +74,13 @@ class VerifySummary:
     tables: tuple[TableResult, ...] = ()
     left_out: tuple[LeftOut, ...] = field(default=())
     notes: tuple[str, ...] = ()
+    only_downstream: tuple[str, ...] = ()
+    """Tables that the downstream has in replicated databases, and that no table of the upstream goes to."""
 
     @property
     def equal(self) -> bool:
-        """Whether every table was compared and no row differs."""
-        return all(table.equal for table in self.tables)
+        """Whether there was something to compare, all of it was, no row differs, and no table is downstream alone."""
+        return bool(self.tables) and not self.only_downstream and all(table.equal for table in self.tables)
 
     @property
     def rows(self) -> int:
@@ -110,7 +112,7 @@ class VerifySummary:
             "at_ms": self.at_ms, "seconds": self.seconds, "compared": len(self.tables), "rows": self.rows,
             "bytes": self.bytes, "differences": self.differences, "notes": list(self.notes),
             "unequal": [table.to_json() for table in self.unequal],
-            "left_out": [asdict(one) for one in self.left_out],
+            "left_out": [asdict(one) for one in self.left_out], "only_downstream": list(self.only_downstream),
         }  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:

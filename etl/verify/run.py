@@ -30,7 +30,7 @@ from etl.verify.lost import with_lost_transactions
 from etl.verify.request import AUTO, VerifyRequest
 from etl.verify.result import TableResult, VerifySummary
 from etl.verify.side import ComparedTable
-from etl.verify.tables import compared_tables
+from etl.verify.tables import compared_tables, only_downstream
 from etl.verify.taking import EXAMPLES, Ordered, Taking
 from etl.verify.upstream_side import UpstreamSide
 from relay.jobs import CANCEL, CANCELLED, DONE, PAUSED, Done, Job, Run, Runner, TableProgress
@@ -92,6 +92,7 @@ class _Verifying:
         self._taking = Taking(place, job, run)
         self._how: How = UPSTREAM
         self._names: frozenset[str] | None = None
+        self._only_downstream: tuple[str, ...] = ()
         self._began = time.monotonic()
 
     def verified(self) -> VerifySummary:
@@ -115,7 +116,7 @@ class _Verifying:
         return VerifySummary(
             self._job.id, state, self._how, self._taking.ts, time.time_ns() // 1_000_000,
             round(time.monotonic() - self._began, 3), tables, tuple(self._taking.left.values()),
-            tuple(self._taking.notes),
+            tuple(self._taking.notes), self._only_downstream,
         )  # fmt: skip
 
     def _compare(self) -> None:
@@ -149,12 +150,27 @@ class _Verifying:
             self._taking.ts = snapshot.checkpoint.commit_ts
             definitions = self._place.cluster.definitions(self._taking.ts)
             self._names = frozenset(table.full_name for table in definitions.of_users().tables)
+            self._look_for_more(definitions)
             self._taking.notes |= dict.fromkeys(left_out(self._settings, self._place.relay, self._taking.ts))
             if not self._with_tidb(stack):
                 self._how = ARCHIVE
                 names = [n for n in self._wanted(definitions) if n not in self._taking.results]
                 return compare_with_past(self._taking, snapshot, names, self._spark)
             return self._with_upstream(snapshot, definitions)
+
+    def _look_for_more(self, definitions: Definitions) -> None:
+        """Look for tables that only the downstream has, if all are asked for and no DDL comes between."""
+        if self._request.tables:
+            return
+        session = MySQLSession(self._settings.downstream)
+        session.connect()
+        try:
+            found = only_downstream(self._settings, definitions, session)
+        finally:
+            session.close()
+        if found:
+            _, touched = self._place.ddl_since(self._taking.ts)
+            self._only_downstream = () if touched is None or touched else tuple(found)
 
     def _with_tidb(self, stack: ExitStack) -> bool:
         """Whether TiDB is asked; what it had at the checkpoint is held then."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from etl.base.downstream_rows import DownstreamTable, page_key
@@ -10,14 +11,16 @@ from etl.base.held_tables import HeldTable, held_tables, unlike
 from etl.base.hindrances import place_of
 from etl.copy.definitions import Definitions
 from etl.downstream import MySQLSession
+from etl.rules import RouteError
 from etl.settings import Settings
 from etl.verify.checksum import SUMMED_KINDS, ServerColumn
 from etl.verify.merged import Merged, identity, merged, merged_into, visible_columns
 from etl.verify.side import ComparedTable
 from upstream.folded import folded
 from upstream.schema import Column, Table
+from upstream.table_name import full_name
 
-__all__ = ["LeftOut", "compared_tables", "only_columns"]
+__all__ = ["LeftOut", "compared_tables", "only_columns", "only_downstream"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,30 @@ def compared_tables(
     return sorted(found, key=lambda table: -table.bytes), left
 
 
+def only_downstream(settings: Settings, definitions: Definitions, session: MySQLSession) -> list[str]:
+    """Return the tables, by full name, of replicated databases that no table of the upstream goes to. Those that the
+    filters don't want by that name are somebody else's. Raises DownstreamError.
+    """
+    filters, targets = settings.filters, set()
+    for table in definitions.of_users().tables:
+        with suppress(RouteError):
+            target = settings.routes.target(table.schema_name, table.name)
+            targets.add((target.schema, target.table))
+    taken = {(schema.lower(), name.lower()) for schema, name in targets}
+    found = session.query(
+        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE'"
+    )
+    schemas = {schema for schema, _ in taken}
+    return sorted(
+        full_name(str(schema), str(name))
+        for schema, name in found
+        if str(schema).lower() in schemas
+        and (str(schema).lower(), str(name).lower()) not in taken
+        and not str(name).startswith("sluice_")
+        and filters.wants_table(str(schema), str(name))
+    )
+
+
 def _groups(settings: Settings, wanted: Sequence[Table], tables: Sequence[Table]) -> tuple[list[Merged], list[LeftOut]]:
     """The wanted tables, those that are merged with all that are merged with them; and why others aren't compared."""
     left: list[LeftOut] = []
@@ -79,6 +106,9 @@ def _compared(group: Merged, there: HeldTable, session: MySQLSession) -> Compare
     table = only_columns(place.table, plain)
     documents = session.dialect.has_json_type
     notes = [f"the generated column {name} isn't downstream" for name in lacking]
+    known = {column.name.lower() for column in place.table.columns}
+    if more := sorted(there.columns.keys() - known):
+        notes.append(f"only the downstream has the column {', '.join(more)}")
     if others:
         names = ", ".join(one.full_name for one in others)
         notes.append(f"compared together with {names}, as all of them are merged into {place.full_name}")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+from cli._verify_job import lines
 from etl.downstream import MySQLSession
 from etl.verify.checksum import Checksum, ServerColumn, checksum_columns
+from etl.verify.result import TableResult, VerifySummary
+from etl.verify.tables import LeftOut
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import column
 
@@ -95,3 +99,37 @@ def test_sums_of_parts_add_up_to_the_whole_in_whatever_order(server: MySQLSessio
     assert checksum(server, *reversed(rows)) == whole
     assert checksum(server, rows[0]) + checksum(server, *rows[1:]) == whole
     assert checksum(server) == Checksum()
+
+
+def test_text_beyond_the_servers_packets_is_not_taken_for_null(
+    server: MySQLSession, mariadb_server: MariaDBServer
+) -> None:
+    server.execute("CREATE TABLE sums.packets (id INT PRIMARY KEY, v LONGTEXT, w LONGTEXT NOT NULL)")
+    columns = [
+        ServerColumn(column(2, "v longtext"), "utf8mb4"),
+        ServerColumn(column(3, "w longtext"), "utf8mb4", nullable=False),
+    ]
+    long = "REPEAT('x', 2000000)"
+    server.execute(f"INSERT INTO sums.packets VALUES (1, NULL, ''), (2, {long}, ''), (3, '', {long}), (4, '', '')")
+    server.commit()
+    with mariadb_server.connect() as root, root.cursor() as cursor:
+        cursor.execute("SET GLOBAL max_allowed_packet = 1048576")
+    try:
+        with mariadb_server.connect() as connection, connection.cursor() as cursor:
+            digests = []
+            for number in range(1, 5):
+                cursor.execute(f"SELECT {checksum_columns(columns)} FROM sums.packets WHERE id = {number}")
+                digests.append(cursor.fetchone()[1])
+    finally:
+        with mariadb_server.connect() as root, root.cursor() as cursor:
+            cursor.execute("SET GLOBAL max_allowed_packet = DEFAULT")
+    assert len(set(digests)) == 4
+
+
+def test_where_nothing_was_compared_both_sides_are_not_equal() -> None:
+    left = (LeftOut("d.t", "the settings leave it out"),)
+    summary = VerifySummary("v1", "done", left_out=left)
+    assert not summary.equal
+    assert list(lines(summary))[-1].startswith("nothing was compared, 1 tables were left out")
+    equal = VerifySummary("v1", "done", tables=(TableResult("d.t", "d.t", 1),))
+    assert equal.equal and not replace(equal, only_downstream=("d.more",)).equal

@@ -159,6 +159,13 @@ def test_the_command_says_what_differs_and_its_exit_code_is_1(running: Pipeline,
     equal = verify()
     assert equal.return_value == 0, equal.exception
     assert f"equal: {len(running.tables())} tables, " in equal.output
+    schema = table.partition(".")[0]
+    running.downstream(f"CREATE TABLE {schema}.left_over (id INT)")
+    try:
+        more = verify()
+    finally:
+        running.downstream(f"DROP TABLE {schema}.left_over")
+    assert more.return_value == 1 and f"{schema}.left_over: only the downstream has it" in more.output
     ((key,),) = running.upstream(f"SELECT id FROM {table} ORDER BY id LIMIT 1")
     ((before,),) = running.downstream(f"SELECT pad FROM {table} WHERE id = {key}")
     running.downstream(f"UPDATE {table} SET pad = 'other' WHERE id = {key}")
