@@ -5,6 +5,7 @@ What the schema promises fails the run when it isn't so; what is only so today, 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -93,14 +94,17 @@ def _values(shape: TableShape, rows: TableProfile, references: list[Expectation]
                 f"{len(values)} different values in {rows.rows:,} rows",
             )  # fmt: skip
         elif family(column) == "number" and column.name not in own and facts.greatest is not None:
-            yield _range(column, facts)
+            yield from _range(column, facts)
 
 
-def _range(column: ColumnShape, facts: ColumnProfile) -> Expectation:
-    """Never below zero if it wasn't, and room for growth in either direction."""
+def _range(column: ColumnShape, facts: ColumnProfile) -> Iterator[Expectation]:
+    """Never below zero if it wasn't, and room for growth in either direction; nothing where there is none left."""
     least, greatest = float(facts.least or 0), float(facts.greatest or 0)
-    limit = _power(max(abs(least), abs(greatest)) * _ROOM)
-    return Expectation(
+    most = max(abs(least), abs(greatest)) * _ROOM
+    if not math.isfinite(most):
+        return
+    limit = _power(most)
+    yield Expectation(
         "expect_column_values_to_be_between",
         {"column": column.name, "min_value": 0 if least >= 0 else -limit, "max_value": limit},
         "warn",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from errors import SluiceError
+from errors import SluiceError, ours
 from etl.operate import APPLY, pause
 from etl.settings import Downstream, Settings, with_target
 from expectations.docs import DataDocs
@@ -151,10 +151,12 @@ class _Run:
 
                 looked = looker.look(own, batches, place.shape(suite.name).primary_key if batches else ())
             failures, lines, result = looked.failures, lines_of(looked), json_of(looked)
-        except SluiceError as error:
-            if error.transient:
+        except Exception as error:
+            told = ours(error)
+            if told.transient and isinstance(error, SluiceError):
                 raise
-            said = str(error)
+            log.warning("suite %s: %s", suite.name, told, exc_info=not isinstance(error, SluiceError))
+            said = str(told)
         severity = max((f.severity for f in failures), key=SEVERITIES.index, default="")
         noted = QualityRun(
             id=f"{self._run}/{suite.name}", at_ms=self._began_ms, suite=suite.name, on=place.on,

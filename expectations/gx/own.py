@@ -71,6 +71,14 @@ class OwnExpectation(BatchExpectation):  # type: ignore[misc] # untyped as they 
         return {"success": found.met}
 
 
+def _other_name(columns: Sequence[str]) -> str:
+    """Return a name that none of the columns has."""
+    taken, name = {column.lower() for column in columns}, "n"
+    while name in taken:
+        name += "n"
+    return name
+
+
 class ExpectKeyToBeUnique(OwnExpectation):
     """No two rows have the same values in these columns; rows with a NULL among them don't count."""
 
@@ -80,13 +88,13 @@ class ExpectKeyToBeUnique(OwnExpectation):
         return f"No two rows have the same {', '.join(self.columns)}."
 
     def look(self, place: Place) -> Found:
-        names = ", ".join(map(quoted, self.columns))
+        names, count = ", ".join(map(quoted, self.columns)), quoted(_other_name(self.columns))
         given = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in self.columns)
         groups = (
-            f"SELECT {names}, COUNT(*) AS `n` FROM {place.table(self.table)} WHERE {given}"
+            f"SELECT {names}, COUNT(*) AS {count} FROM {place.table(self.table)} WHERE {given}"
             f" GROUP BY {names} HAVING COUNT(*) > 1"
         )
-        ((keys, rows),) = place.ask(f"SELECT COUNT(*), SUM(`n`) FROM ({groups}) AS `twice`")
+        ((keys, rows),) = place.ask(f"SELECT COUNT(*), SUM({count}) FROM ({groups}) AS `twice`")
         if not keys:
             return Found.as_expected("all different")
         examples = place.ask(f"{groups} LIMIT {EXAMPLES}")

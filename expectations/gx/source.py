@@ -13,8 +13,6 @@ from great_expectations.core.batch_definition import BatchDefinition
 from great_expectations.data_context import AbstractDataContext
 from great_expectations.execution_engine import SparkDFExecutionEngine
 
-from upstream.table_name import TableName
-
 if TYPE_CHECKING:
     from expectations.lake_place import LakePlace
     from expectations.server_place import ServerPlace
@@ -63,8 +61,9 @@ class ServerBatches:
             name=name, connection_string=_DIALECT, create_temp_table=False,
             kwargs={"creator": lambda: _Borrowed(self._place), "poolclass": sqlalchemy.pool.StaticPool},
         )  # fmt: skip
-        schema, table = TableName.parse(name)
-        asset = source.add_table_asset(name, table_name=table, schema_name=schema)
+        # As a query, since for a table GX lowers the schema's letters and leaves names as they are.
+        query = f"SELECT * FROM {self._place.table(name)}".replace(":", r"\:")
+        asset = source.add_query_asset(name, query=query)
         return asset.add_batch_definition_whole_table("all"), {}
 
 

@@ -15,9 +15,11 @@ import pytest
 
 from etl.asof import differences_between, here
 from etl.downstream import Checkpoint, CheckpointTable, MySQLSession
+from etl.formats.sql_text import quote_name
 from etl.settings import Settings, load_settings, parse_settings, read_target
 from expectations import sums
 from expectations.errors import QualityError, SuiteError
+from expectations.gx.looking import Looker
 from expectations.place import at
 from expectations.propose import propose_for_replication
 from expectations.proposing import propose_suites
@@ -35,6 +37,7 @@ from tests.etl.relay_from_recording import land as land_recording
 from tests.relay.archivekit import archive_all
 from tests.relay.relaykit import land
 from upstream import tso
+from upstream.table_name import TableName, exactly
 
 CLUSTER = 1
 ROWS = 400
@@ -318,6 +321,46 @@ def test_what_cannot_be_looked_at_is_told_and_does_not_keep_the_others_from_bein
     assert found["shop.customers"].state == "error" and "expect_the_moon" in found["shop.customers"].said
     assert found[TABLE].state == "failed" and "no such" in found[TABLE].failures[0].observed
     assert "there is no table shop.gone" in page(settings, found["shop.gone"])
+
+
+ODD_NAMES = ["MyApp", "shop", "my.db"], ["users", "order-items", "a b", "a.b", 'say "x"', "x:y", "n`n", "Größe"]
+
+
+def test_tables_whose_names_need_quoting_are_proposed_for_and_looked_at(shop, folder):
+    settings, session = shop
+    names = [TableName(schema, table) for schema in ODD_NAMES[0] for table in ODD_NAMES[1]]
+    try:
+        for schema in ("MyApp", "my.db"):
+            session.execute(f"CREATE DATABASE {quote_name(schema)}")
+        for number, (schema, table) in enumerate(names):
+            place = f"{quote_name(schema)}.{quote_name(table)}"
+            session.execute(f'CREATE TABLE {place} (n BIGINT PRIMARY KEY, `say "%s"` DOUBLE, state VARCHAR(9))')
+            session.execute(f"INSERT INTO {place} SELECT seq, 1.7e308 - seq, 'a' FROM mysql.seq_1_to_{number + 30}")
+        session.commit()
+        assert set(proposed(settings)) > {str(name) for name in names}
+        done = run_quality(settings, QualityWish(suites=tuple(exactly(str(name)) for name in names)))
+        assert not [(f.expectation, f.about, f.observed) for one in done.suites for f in one.failures]
+        assert {one.suite: (one.state, one.said) for one in done.suites} == {str(n): (PASSED, "") for n in names}
+    finally:
+        for name in names:
+            session.execute(f"DROP TABLE IF EXISTS {quote_name(name.schema)}.{quote_name(name.table)}")
+        session.execute("DROP DATABASE MyApp")
+        session.execute("DROP DATABASE `my.db`")
+
+
+def test_an_error_of_great_expectations_in_one_suite_ends_no_run(shop, folder, monkeypatch):
+    settings, _ = shop
+    proposed(settings, "shop.*")
+    look_at = Looker.look
+
+    def broken(self, suite, *more):
+        if suite.name == "shop.customers":
+            raise ValueError("theirs")
+        return look_at(self, suite, *more)
+
+    monkeypatch.setattr(Looker, "look", broken)
+    done = run_quality(settings, QualityWish(suites=("shop.*",)))
+    assert {one.suite: one.state for one in done.suites} == {"shop.customers": "error", TABLE: PASSED}
 
 
 def test_without_suites_or_with_a_broken_file_it_says_so(shop, folder):
