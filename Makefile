@@ -7,6 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON := .venv/bin/python
 SLUICE := .venv/bin/sluice
+DOWNSTREAM_TESTS := tests/etl/downstream tests/etl/sinks tests/etl/ddl tests/etl/verify tests/etl/apply
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -46,8 +47,8 @@ test-stores: setup ## crash and freeze tests with an S3 server that fails in pla
 test-cluster: setup ## all recordings through a Spark cluster whose workers and master die meanwhile
 	@$(PYTHON) -m pytest -n0 -s tests/etl/spark/every_recording.py
 
-test-downstream: setup ## sinks, DDL, checkpoint and verification against a server of yours: make test-downstream PORT=3306
-	@$(PYTHON) -m pytest -n0 --downstream-server $(PORT) tests/etl/downstream tests/etl/sinks tests/etl/ddl tests/etl/verify tests/etl/apply
+test-downstream: setup ## sinks, DDL, checkpoint, verification and applying against a real MySQL, or a server of yours: PORT=3306
+	@$(if $(PORT),$(PYTHON) -m pytest -n0 --downstream-server $(PORT),tests/real_mysql.sh) $(DOWNSTREAM_TESTS)
 
 docs: setup ## the documentation as a site in site/, made without network; open site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet

@@ -153,6 +153,11 @@ class Dialect:
         return ("NOT IGNORED", "IGNORED") if self.product == MARIADB_PRODUCT else ("VISIBLE", "INVISIBLE")
 
     @property
+    def has_sequences(self) -> bool:
+        """Whether CREATE SEQUENCE is there: in no MySQL."""
+        return self.is_tidb or (self.product == MARIADB_PRODUCT and self.version >= (10, 3, 0))
+
+    @property
     def hashes_long_keys(self) -> bool:
         """Whether a unique index, though no primary key, may be longer than a key: MariaDB keeps its hashes."""
         return self.product == MARIADB_PRODUCT and self.version >= (10, 4, 0)

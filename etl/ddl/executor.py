@@ -364,6 +364,9 @@ class DdlExecutor:
                     f"left out: {made.full_name}: the relay log was written before it said what views and sequences are"
                 )
                 continue
+            if made.sequence and not self._session.dialect.has_sequences:
+                warnings.append(f"left out: {made.full_name}: this server has no sequences")
+                continue
             verb = "ALTER" if ddl.type == Action.ALTER_SEQUENCE else "CREATE"
             try:
                 self._session.execute(create_view(made) if made.view else sequence_statement(verb, made))
@@ -377,6 +380,8 @@ class DdlExecutor:
         kind = "VIEW" if ddl.type == Action.DROP_VIEW else "SEQUENCE"
         known = next((t for t in ddl.before.values() if t), None)
         name = quote_table(known) if known else f"{quote_name(ddl.schema_name)}.{quote_name(ddl.table_name)}"
+        if kind == "SEQUENCE" and not self._session.dialect.has_sequences:
+            return []  # it was left out
         try:
             self._session.execute(f"DROP {kind} IF EXISTS {name}")
             return []

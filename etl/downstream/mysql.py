@@ -553,7 +553,7 @@ class MySQLSession:
         except (pymysql.err.MySQLError, OSError) as error:
             raise self._error(error) from error
         except (AttributeError, TypeError, ValueError) as error:  # PyMySQL's, of a socket and a file that are gone
-            if self._connection is connection and connection.open:
+            if self._connection is connection:
                 raise
             raise DownstreamError(server_errors.SERVER_GONE, f"{self.address}: the session was closed") from error
 

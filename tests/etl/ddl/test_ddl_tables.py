@@ -97,6 +97,10 @@ def test_a_view_means_the_tables_it_meant_whatever_database_a_session_was_in(sto
     assert any("left out" in warning for warning in story.apply().warnings)
 
 
+def has_sequences(story: Story) -> bool:
+    return "MariaDB" in str(ask(story, "SELECT VERSION()")[0][0])
+
+
 def test_sequences_are_made_as_they_are(story: Story) -> None:
     info = {
         "sequence_start": 5,
@@ -112,8 +116,12 @@ def test_sequences_are_made_as_they_are(story: Story) -> None:
     story.statement(
         35, "ALTER SEQUENCE …", replace(made, sequence=info | {"sequence_increment": 4, "sequence_cache": False})
     )
-    assert story.apply().warnings == []
-    assert ask(story, "SELECT minimum_value, increment FROM `d`.`s q`") == [(1, 4)]
+    warnings = story.apply().warnings
+    if has_sequences(story):
+        assert warnings == []
+        assert ask(story, "SELECT minimum_value, increment FROM `d`.`s q`") == [(1, 4)]
+    else:
+        assert len(warnings) == 2 and all("this server has no sequences" in line for line in warnings)
 
 
 def ranged(number: int, *bounds: tuple[int, str, str], unique: tuple[str, ...] = ("v",)) -> Table:

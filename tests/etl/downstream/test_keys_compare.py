@@ -180,7 +180,9 @@ def filled(
     table = Table(1, 1, "d", "t", (*columns, number))
     session.query("CREATE DATABASE IF NOT EXISTS d CHARACTER SET utf8mb4")
     session.query("DROP TABLE IF EXISTS d.t")
-    specs = ", ".join(f"{c.name} {KEYS[kind][0]} NOT NULL" for c, kind in zip(columns, kinds, strict=True))
+    nopad = session.dialect.collation("utf8mb4_nopad_bin")
+    types = [KEYS[kind][0].replace("utf8mb4_nopad_bin", nopad) for kind in kinds]
+    specs = ", ".join(f"{c.name} {text} NOT NULL" for c, text in zip(columns, types, strict=True))
     session.query(f"CREATE TABLE d.t ({specs}, n int{key})")
     arrays = arrays_of(columns, rows)
     images = {c.name: a for c, a in zip(columns, arrays, strict=True)} | {"n": pa.array(range(len(rows)), pa.int64())}

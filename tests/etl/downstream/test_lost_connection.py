@@ -6,11 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from pymysql.connections import Connection
-from pymysql.err import OperationalError
 
 from bench.far_proxy import FarProxy
 from errors import SluiceError
@@ -132,31 +129,3 @@ def test_a_session_that_another_thread_closes_says_that_it_is_closed(mariadb: Ma
         thread.join(30)
         (error,) = errors
         assert error.transient, error
-
-
-def test_a_session_that_is_lost_while_a_file_is_sent_says_so_and_that_it_passes(
-    mariadb: MariaDBServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """PyMySQL has let go of the socket when the end of the file is still to be sent."""
-    with mariadb.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE DATABASE d")
-        cursor.execute("CREATE TABLE d.t (a BIGINT PRIMARY KEY)")
-    session = MySQLSession(mariadb.downstream)
-    session.connect()
-    write: Any = Connection._write_bytes  # type: ignore[attr-defined]
-    sent: list[bytes] = []
-
-    def lost(self: Any, data: bytes) -> None:
-        sent.append(data)
-        if len(sent) > 1 and self._sock is not None:
-            self._force_close()
-            raise OperationalError(2006, "gone")
-        write(self, data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Connection, "_write_bytes", lost)
-        with pytest.raises(DownstreamError) as caught:
-            session.load("`d`.`t`", Layout(("a",)), b"1\n")
-    assert caught.value.transient
-    assert len(sent) == 3
-    session.close()

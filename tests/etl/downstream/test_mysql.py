@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from etl.dialect import MARIADB_PRODUCT
 from etl.downstream import DownstreamError, MySQLSession
 from etl.formats.sql_text import key_conditions, literal, literal_column, quote_name
 from etl.settings import Downstream
@@ -113,6 +114,8 @@ def test_a_statement_larger_than_the_server_takes_is_refused_for_good_and_the_se
 
 
 def test_a_session_that_stands_still_is_ended_by_the_server_long_before_eight_hours(session: MySQLSession) -> None:
+    if session.dialect.product != MARIADB_PRODUCT:
+        pytest.skip("idle_transaction_timeout and max_statement_time are MariaDB's")
     query = (
         "SELECT @@SESSION.wait_timeout, @@SESSION.idle_transaction_timeout, @@SESSION.lock_wait_timeout,"
         " @@SESSION.max_statement_time"

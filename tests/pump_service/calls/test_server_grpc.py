@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from pump_service.calls.pulls import STARTS_OF_A_HOST
 from pump_service.lane import frames as f
 from pump_service.lane.hpack import encode_headers
 from tests.pump_service.pumpkit import CLUSTER, Client, Site, binlog, request
@@ -371,7 +370,6 @@ def test_a_slow_reader_of_a_bridged_stream_is_waited_for(site, client):
 
 
 def test_many_readers_at_once_each_see_everything(site, client):
-    time.sleep(12 / STARTS_OF_A_HOST)  # the tests before this one have begun some
     lo = site.pd.ts()
     readers = [Client(site.pumps[0].address) for _ in range(12)]
     try:
