@@ -67,7 +67,7 @@ BY_A_TEST = {
     r"sluice undo .*": "tests/etl/undo/test_undo.py",
     r"sluice verify( --json)?": "tests/etl/verify/test_verify_running.py",
     r"sluice reapply .*": "tests/etl/reapply/test_reapply_command.py",
-    r"sluice (relay show .*|pause apply|resume)": "tests/cli/test_operate.py",
+    r"sluice (relay show .*|pause( apply)?|resume)": "tests/cli/test_operate.py",
     r"sluice grants .*": "tests/cli/test_takeover_check.py",
     r"sluice takeover": "tests/cli/test_changing_hands.py",
     r"sluice pipelines": "tests/cli/test_pipelines_command.py",
@@ -109,6 +109,6 @@ IN_NO_TEST = {
     r"python -m bench\.limits.*": "a minute on quiet cores; its parts are in tests/cli/test_bench_limits.py",
     r"python -m tests\.judge .*": "minutes; one history of it is in tests/judge",
     r"pip install -r dist/.*|venv-pack .*": "1.5 GB from the network",
-    r"make (test|test-all|setup|help|test-downstream .*)|python -m pytest .*": "it is what runs the tests",
+    r"make (test|test-all|setup|help|test-downstream.*)|python -m pytest .*": "it is what runs the tests",
     r"kill -9 .*": "tests kill every process by itself",
 }
