@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, Protocol
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
@@ -19,8 +20,13 @@ from upstream.schema import Table
 
 __all__ = ["FORMATS", "Output", "file_name", "file_output", "naming", "output_at", "rendered", "screen_output"]
 
-_STATEMENT_ROWS = 500
-_SESSION = b"SET NAMES utf8mb4, time_zone = '+00:00', foreign_key_checks = 0;\n"
+_STATEMENT_BYTES = 512 << 10
+"""A statement has about so many bytes, or one row: servers take at least 1 MiB (max_allowed_packet)."""
+_SESSION = (
+    b"SET NAMES utf8mb4, time_zone = '+00:00', foreign_key_checks = 0,"
+    b" sql_mode = 'NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES';\n"
+)
+"""Each value is taken as it is: an id 0, a date that isn't in the calendar."""
 
 
 class Output(Protocol):
@@ -66,6 +72,9 @@ def _csv_type(kind: pa.DataType) -> pa.DataType:
 def _csv_column(column: pa.Array) -> pa.Array:
     if pa.types.is_large_binary(column.type):
         return join(b"0x", hex_column(column))
+    if pa.types.is_large_string(column.type) and (broken := broken_text(column)) is not None:
+        raw = column.cast(pa.large_binary())
+        return pc.if_else(broken, join(b"0x", hex_column(raw)), raw)  # as bytes are: no text says them
     return column.cast(_csv_type(column.type))
 
 
@@ -80,11 +89,16 @@ class _Sql:
         sink.write(_SESSION)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        for first in range(0, batch.num_rows, _STATEMENT_ROWS):
-            rows = batch.slice(first, _STATEMENT_ROWS)
-            values = [literal_column(_whole(rows.column(column.name)), column) for column in self._columns]
-            lines = join(b"(", join(*values, separator=b", "), b")")
-            self._sink.write(self._head + b",\n".join(lines.to_pylist()) + b";\n")
+        values = [literal_column(_whole(batch.column(column.name)), column) for column in self._columns]
+        lines = join(b"(", join(*values, separator=b", "), b")").to_pylist() if values else [b"()"] * batch.num_rows
+        first = size = 0
+        for number, line in enumerate(lines):
+            if number > first and size + len(line) > _STATEMENT_BYTES:
+                self._sink.write(self._head + b",\n".join(lines[first:number]) + b";\n")
+                first, size = number, 0
+            size += len(line) + 2
+        if lines:
+            self._sink.write(self._head + b",\n".join(lines[first:]) + b";\n")
 
     def close(self) -> None: ...
 

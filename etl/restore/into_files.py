@@ -169,4 +169,5 @@ class FilesRun:
 def _definition(table: Table, until: int) -> str:
     statement, warnings = create_table(table, _SERVER)
     notes = "".join(f"-- {warning}\n" for warning in warnings)
-    return f"-- {table.full_name} as of {tso.text(until)}\n{notes}{statement};\n"
+    named = " ".join(table.full_name.split())
+    return f"-- {named} as of {tso.text(until)}\n{notes}SET NAMES utf8mb4, foreign_key_checks = 0;\n{statement};\n"

@@ -99,3 +99,37 @@ def test_people_read_null_bytes_and_text_that_isnt_utf_8() -> None:
         [text, pa.array([b"\1"], pa.large_binary()), pa.nulls(1, pa.int64())], ["s", "b", "n"]
     )
     assert list(rendered(["s", "b", "n"], row)) == [["a\\xff", "0x01", "NULL"]]
+
+
+ODD = table(8, "odd", "id int", "day date", "s mediumtext", primary="id")
+
+
+def odd_rows() -> pa.RecordBatch:
+    texts = [b"caf\xe9", *[b"x" * 300_000] * 7]
+    days = ["2020-02-31", "0000-00-00", *["2020-01-01"] * 6]
+    text = pa.Array.from_buffers(pa.large_string(), 8, pa.array(texts, pa.large_binary()).buffers())
+    return pa.record_batch(
+        [pa.array(range(8), pa.int64()), pa.array(days, pa.large_string()), text], ["id", "day", "s"]
+    )
+
+
+def test_sql_loads_whatever_the_servers_mode_and_packets_are(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    with file_output(tmp_path, "sql", "d.odd", odd_rows().schema, ODD) as output:
+        output.write(odd_rows())
+    statements = (tmp_path / "d.odd.sql").read_bytes().split(b";\n")[:-1]
+    assert max(map(len, statements)) < 1 << 20
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_DATE'")
+        cursor.execute("CREATE DATABASE d")
+        cursor.execute("CREATE TABLE d.odd (id INT AUTO_INCREMENT PRIMARY KEY, day DATE, s MEDIUMBLOB)")
+        for statement in statements:
+            cursor.execute(statement)
+        connection.commit()
+        cursor.execute("SELECT id, CAST(day AS CHAR), LENGTH(s) FROM d.odd ORDER BY id LIMIT 2")
+        assert cursor.fetchall() == ((0, "2020-02-31", 4), (1, "0000-00-00", 300_000))
+
+
+def test_text_that_is_not_utf_8_is_shown_as_bytes_in_csv(tmp_path: Path) -> None:
+    with file_output(tmp_path, "csv", "d.odd", odd_rows().schema, ODD) as output:
+        output.write(odd_rows().slice(0, 2))
+    assert (tmp_path / "d.odd.csv").read_text().splitlines()[1] == '0,"2020-02-31","0x636166E9"'

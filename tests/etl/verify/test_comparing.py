@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 
 from etl.copy.definitions import Definitions
 from etl.copy.tidb_sql import TidbAddress
+from etl.downstream import MySQLSession
 from etl.rules import Filter
 from etl.verify import comparing, ranges
 from etl.verify.differences import differences_of
+from etl.verify.tables import only_downstream
 from tests.embedded.sql_harness import port
 from tests.etl.copy.copying import definitions
 from tests.etl.copy.given_rows import NOW, serving
@@ -136,6 +138,22 @@ def test_where_two_servers_order_text_in_two_ways_only_what_differs_is_found(
     assert found.apart is not None and found.more == 0
     told = sorted((one.kind, one.key["code"]) for one in differences_of(found.apart, 20))
     assert told == [("changed", "Code 007"), ("extra", "code 0391"), ("missing", "code 039")]
+
+
+def test_tables_and_columns_that_only_the_downstream_has_are_reported(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    with replica_of(mariadb, tmp_path, ACCOUNT, rows_of(ACCOUNT)[:3]) as replica:
+        run(mariadb, "CREATE TABLE d.left_over (id INT)")
+        run(mariadb, "CREATE DATABASE elsewhere")
+        run(mariadb, "CREATE TABLE elsewhere.mine (id INT)")
+        run(mariadb, "ALTER TABLE d.account ADD noted DATETIME")
+        session = MySQLSession(mariadb.downstream)
+        session.connect()
+        try:
+            assert only_downstream(replica.settings, replica.known, session) == ["d.left_over"]
+        finally:
+            session.close()
+        (table_,) = replica.compare().values()
+        assert "only the downstream has the column noted" in table_.table.notes
 
 
 @pytest.mark.usefixtures("cut_small")
