@@ -72,7 +72,7 @@ ETL = {
     },
     "metrics": {"asking", "overview", "ownership", "settings"},
     "overview": {"asking", "downstream", "operate", "ownership", "retain", "settings"},
-    "retain": {"formats", "settings"},
+    "retain": {"formats", "rules", "settings"},
     "undo": {"downstream", "find", "formats", "recorded_schema", "rules", "settings", "shapes"},
     "find": {"formats", "prepare", "recorded_schema", "rules", "settings", "shapes", "spark"},
     "base": {

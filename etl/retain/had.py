@@ -6,10 +6,10 @@ from etl.retain.contents import read_contents
 from etl.retain.facts import facts_of
 from etl.retain.known import KnownBase
 from etl.retain.origins import Snapshot, known_at
-from etl.retain.run import keep_of
 from etl.retain.summaries import Summaries
 from etl.settings import Settings
 from relay.archive import Archive, Base
+from upstream.table_name import TableName
 
 __all__ = ["had_at"]
 
@@ -26,5 +26,6 @@ def had_at(settings: Settings, base: Base | None, ts: int, *, whole: bool = True
         known = KnownBase.of(base)
         start = known.snapshot if whole else Snapshot(known.ts, known.tables, known.id)
     turns = facts.turns if facts is not None else ()
-    wanted = keep_of(settings).wanted
-    return {i: origin.name for i, origin in known_at(start, turns, ts).items() if wanted(origin.name)}
+    filters = settings.rules.filters
+    had = known_at(start, turns, ts).items()
+    return {i: origin.name for i, origin in had if filters.wants_table(*TableName.parse(origin.name))}

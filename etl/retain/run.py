@@ -6,7 +6,7 @@ Each step leaves what is right, so a kill anywhere is made good by the next run;
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -18,7 +18,9 @@ from etl.retain.known import KnownBase
 from etl.retain.needs import Facts, Keep, Needs, needs
 from etl.retain.relay_windows import RelayLetGo, let_go_of_windows
 from etl.retain.summaries import Listed, readable, renew_summaries
-from etl.settings import Settings
+from etl.rules import Filter
+from etl.settings import Settings, SettingsError
+from etl.settings.pipelines import pipelines
 from relay import RelayError
 from relay.archive import Archive, Base, Bases, Hold, Holds, collect, living_holds
 from relay.jobs import Jobs
@@ -75,13 +77,28 @@ def retain(settings: Settings, stop: Callable[[], bool] = lambda: False) -> Reta
 
 
 def keep_of(settings: Settings) -> Keep:
-    """What the settings ask for."""
-    filters = settings.rules.filters
+    """What the settings ask for. A table counts if any pipeline of this installation on the archive wants it; each
+    does while the settings of another pipeline can't be read.
+    """
+    filters = [settings.rules.filters]
+    try:
+        filters += [other.rules.filters for other in _others_on(settings.archive_url)]
+    except (SettingsError, OSError) as error:
+        log.warning("every table counts, as the settings of another pipeline can't be read: %s", error)
+        filters.append(Filter())
 
     def wanted(name: str) -> bool:
-        return filters.wants_table(*TableName.parse(name))
+        table = TableName.parse(name)
+        return any(each.wants_table(*table) for each in filters)
 
     return Keep(settings.archive.keep_ms, settings.archive.bases_keep_ms, wanted)
+
+
+def _others_on(archive_url: str) -> Iterator[Settings]:
+    """Yield the settings of the pipelines of this installation on that archive. Raises SettingsError."""
+    for pipeline in pipelines().values():
+        if pipeline.path is not None and (settings := pipeline.settings).archive_url == archive_url:
+            yield settings
 
 
 def _of_archive(archive: Archive, jobs: Jobs, keep: Keep, summary: RetainSummary) -> RetainSummary:

@@ -226,3 +226,16 @@ def test_a_base_stays_that_alone_holds_a_table_of_a_database_with_a_dot_in_its_n
     found = needs(Facts(days[0], days[60], bases, ()), keep_of(settings), days[60])
     assert (found.forget, found.before_ts) == ((), days[1])
     assert "`my.db`.orders, in the base b1" in found.held_by
+
+
+def test_a_table_that_only_another_pipeline_on_the_archive_wants_holds_its_base(site, tmp_path, monkeypatch):
+    (folder := tmp_path / "pipelines").mkdir()
+    own, other = parse_filter({"replicate-do-db": ["shop"]})[0], '[filter]\nreplicate-do-db = ["crm"]\n'
+    head = f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "{site.relay.url}"\n[archive]\nkeep = "30d"\n'
+    (folder / "other.toml").write_text(f'{head}[downstream]\nhost = "other"\n{other}')
+    monkeypatch.setenv("SLUICE_PIPELINES", str(folder))
+    monkeypatch.delenv("SLUICE_CONFIG", raising=False)
+    keep = keep_of(replace(site.settings(keep="30d"), filters=own))
+    assert [name for name in ("shop.t", "crm.t", "else.t") if keep.wanted(name)] == ["shop.t", "crm.t"]
+    (folder / "other.toml").write_text("[relay]\nno such key")
+    assert keep_of(replace(site.settings(keep="30d"), filters=own)).wanted("else.t")
