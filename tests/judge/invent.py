@@ -111,6 +111,10 @@ class History(Writing):
         if partitioned:
             self._partition(table)
         self._keys(table)
+        if table.partitions and any(
+            table.column(c).kind.is_text for i in table.indexes if i.primary for c in i.columns
+        ):
+            table.clustered = False  # a collated text's sort key here isn't TiDB's
         self._special_columns(table)
         create_table(up, table)
         return table
@@ -566,6 +570,7 @@ class History(Writing):
         transaction.commit()
         if any(not low <= row.values[at] < partition.below for row in other.rows):
             return
+        early, old_version = up.tick(), up.version
         text = f"EXCHANGE PARTITION {quoted(partition.name)} WITH TABLE {quoted(other.name)}"
         job = up.job(42, f"ALTER TABLE {quoted(table.name)} {text}", schema_id=other.schema_id, table_id=other.id)
         job.state()
@@ -584,6 +589,9 @@ class History(Writing):
         # Both go on counting from the larger one.
         table.next_rowid = other.next_rowid = max(table.next_rowid, other.next_rowid)
         job.finish(table, schema_state=0)
+        if self.late:
+            self._behind(table, low, partition.below, old_version, early)
+            self._late_exchange(table, other, (low, partition), old_version)
 
     def _drop_partition(self) -> None:
         """DROP or TRUNCATE PARTITION while sessions with an older schema write."""
@@ -594,7 +602,7 @@ class History(Writing):
         place = self.rng.randrange(len(table.partitions) - 1)
         partition = table.partitions[place]
         drop = self.rng.random() < 0.5
-        old_version = up.version
+        old_version, early = up.version, up.tick()
         job = self._alter(
             table, 20 if drop else 23, f"{'DROP' if drop else 'TRUNCATE'} PARTITION {quoted(partition.name)}"
         )
@@ -606,7 +614,8 @@ class History(Writing):
             # The partition isn't in the definition any more, the job isn't finished: its rows go to the next one.
             low = table.partitions[place - 1].below if place else 0
             for _ in range(self.rng.randint(0, 1) if self.late and not partition.values else 0):
-                transaction = up.transaction(version)
+                # With metadata locks it may have begun before.
+                transaction = up.transaction(version if self.rng.random() < 0.5 else old_version)
                 transaction.insert(table, self._values(table) | {table.by: self.rng.randint(low, partition.below - 1)})
                 transaction.commit()
         else:
@@ -615,6 +624,42 @@ class History(Writing):
         job.finish(table, schema_state=0)
         for _ in range(self.rng.randint(0, 2) if self.late else 0):
             self._late(table, partition, place, gone, old_version)
+        if self.late:
+            self._behind(table, partition.below - 10, partition.below, old_version, early)
+
+    def _behind(self, table: Table, low: int, below: int, version: int, start_ts: int) -> None:
+        """A transaction that began before a DDL and touches the table behind it: it uses the new definition, and names
+        the version that it began with, as metadata locks allow.
+        """
+        transaction = self.upstream.transaction(version, start_ts)
+        for _ in range(self.rng.randint(0, 3)):
+            near = [row for row in table.rows if low <= (row.values[table.column(table.by).id] or 0) < below]
+            step = self.rng.random()
+            if not near or step < 0.5:
+                transaction.insert(table, self._values(table) | {table.by: self.rng.randint(low, below - 1)})
+            elif step < 0.75:
+                transaction.delete(table, self.rng.choice(near))
+            else:
+                transaction.update(table, self.rng.choice(near), self._values(table))
+        transaction.commit()
+
+    def _late_exchange(self, table: Table, other: Table, where: tuple[int, Partition], version: int) -> None:
+        """A session with the definition before EXCHANGE PARTITION writes into what is the other table now."""
+        low, partition = where
+        transaction = self.upstream.transaction(version)
+        if other.rows and self.rng.random() < 0.4:
+            row = other.rows.pop(self.rng.randrange(len(other.rows)))
+            transaction.log_delete(table, replace(row, partition=partition.id))
+        else:
+            values = self._values(table) | {table.by: self.rng.randint(low, partition.below - 1)}
+            values = table.with_generated(values)
+            if not other.fits(values, self.upstream.new_collation):
+                return
+            row = Row({c.id: values[c.name] for c in table.columns}, table.next_rowid)
+            table.next_rowid = other.next_rowid = table.next_rowid + 1
+            other.rows.append(row)
+            transaction.log_insert(table, replace(row, partition=partition.id))
+        transaction.commit()
 
     def _late(self, table: Table, partition: Partition, place: int, gone: list[Row], version: int) -> None:
         """What a session with the old definition still writes into a partition that is gone has no effect."""

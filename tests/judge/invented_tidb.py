@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from etl.rules import Route
 from tests.judge import wire
 from tests.judge.kinds import Kind
 from tests.judge.tables import Row, Table, named, quoted
+from upstream.tikv import Mvcc, Write
 
 _INSERT, _UPDATE, _DELETE = 0, 1, 4
 _SQL_MODE = 1436549152
@@ -65,6 +67,8 @@ class Upstream:
     """(commit timestamp, state) at the moments that were noted."""
     commits: list[tuple[int, bool]] = field(default_factory=list)
     """(commit timestamp, whether it is a DDL's) of all that was sent."""
+    writes: dict[bytes, list[Write]] = field(default_factory=dict)
+    """What TiKV has of rows in partitions, by key."""
     merged: list[Table] = field(default_factory=list)
     """Tables that are one downstream; they aren't among `tables`."""
     targets: dict[int, str] = field(default_factory=dict)
@@ -86,9 +90,13 @@ class Upstream:
         self.ts += (self.rng.randint(1, 40) << 18) + self.rng.randint(1, 9)
         return self.ts
 
-    def transaction(self, version: int | None = None) -> Transaction:
-        """Begin a transaction that knows the schema `version` (default: the newest)."""
-        return Transaction(self, self.version if version is None else version)
+    def transaction(self, version: int | None = None, start_ts: int | None = None) -> Transaction:
+        """Begin a transaction that knows the schema `version` (default: the newest). `start_ts`: it began then."""
+        return Transaction(self, self.version if version is None else version, start_ts)
+
+    def ask(self, keys: Collection[bytes]) -> dict[bytes, Mvcc]:
+        """What TiKV answers about keys."""
+        return {key: Mvcc(None, tuple(self.writes.get(key, ()))) for key in keys}
 
     def full_name(self, table: Table) -> str:
         """`schema.table`, as it is called downstream."""
@@ -130,10 +138,11 @@ class Upstream:
 class Transaction:
     """Statements of one transaction."""
 
-    def __init__(self, upstream: Upstream, version: int) -> None:
+    def __init__(self, upstream: Upstream, version: int, start_ts: int | None = None) -> None:
         self._upstream = upstream
         self.version = version
-        self._start_ts = upstream.tick()
+        self._start_ts = upstream.tick() if start_ts is None else start_ts
+        self._keys: set[bytes] = set()
         self._mutations: dict[int, _Mutation] = {}
 
     def insert(self, table: Table, values: dict[str, Any], partition: int | None = None) -> bool:
@@ -196,6 +205,8 @@ class Transaction:
         self._tell("update to", table, row)
 
     def _tell(self, what: str, table: Table, row: Row) -> None:
+        if row.partition:
+            self._keys.add(table.key(row, self._upstream.new_collation))
         text = (
             f"  {what} {table.name} (id {table.id}), schema version {self.version}:"
             f" {str(table.named_values(row))[:_SHOWN]}, row id {row.handle}"
@@ -225,7 +236,9 @@ class Transaction:
         rest = wire.field(4, key)
         tail = wire.field(7, 0) + wire.field(8, 0)
         commit_ts = self._upstream.send(rest + wire.field(5, value) + tail, rest + tail, self._start_ts)
-        self._upstream.story.append(f"committed at {commit_ts}")
+        for key in self._keys:
+            self._upstream.writes.setdefault(key, []).append(Write(0, self._start_ts, commit_ts))
+        self._upstream.story.append(f"began at {self._start_ts}, committed at {commit_ts}")
         return commit_ts
 
     def _mutation(self, table: Table) -> _Mutation:

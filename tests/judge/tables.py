@@ -254,6 +254,18 @@ class Table:
         }
         return out + (self._pairs(row, [c for c in self.stored if c.id not in in_handle | left_out]) or wire.NIL)
 
+    def key(self, row: Row, new_collation: bool) -> bytes:
+        """Under which key TiKV has the row in its partition."""
+        primary = self.primary
+        if self.handle_kind == "heap" or primary is None:
+            handle = wire.ordered(row.handle)
+        elif self.handle_kind == "int":
+            handle = wire.ordered(row.values[self.column(primary.columns[0]).id])
+        else:
+            columns = map(self.column, primary.columns)
+            handle = b"".join(wire.in_key(c.kind.handle(row.values[c.id], new_collation)) for c in columns)
+        return b"t" + wire.ordered(row.partition) + b"_r" + handle
+
     def image(self, row: Row) -> bytes:
         """The row as in `deleted_rows` and in each half of `updated_rows`."""
         return self._pairs(row, self.stored) + (

@@ -137,3 +137,26 @@ def memcomparable(data: bytes) -> bytes:
         group = data[at : at + 8]
         out += group.ljust(8, b"\0") + bytes((0xFF - (8 - len(group)),))
     return bytes(out)
+
+
+def in_key(datum: bytes) -> bytes:
+    """A datum of a row or of an insert's handle as it is in TiKV keys."""
+    flag = datum[0]
+    if flag not in (2, 8, 9):
+        return datum
+    number, at = 0, 1
+    while True:
+        number |= (datum[at] & 0x7F) << 7 * (at - 1)
+        at += 1
+        if datum[at - 1] < 0x80:
+            break
+    if flag == 9:
+        return b"\x04" + struct.pack(">Q", number)
+    if flag == 2:
+        return b"\x01" + memcomparable(datum[at:])
+    return b"\x03" + ordered((number >> 1) ^ -(number & 1))
+
+
+def ordered(number: int) -> bytes:
+    """A signed integer as it is in TiKV keys."""
+    return struct.pack(">Q", number + (1 << 63) & 0xFFFFFFFFFFFFFFFF)
