@@ -11,6 +11,7 @@ from relay.quality import FailedExpectation, QualityRun, QualityRuns
 from relay.verified import TableVerified, Verifications, VerifiedRun
 from tests.etl.story import Story, table
 from tests.etl.story import column as typed
+from upstream.table_name import full_name
 
 TRAP = "<img src=x onerror=\"window.caught='{0}'\"><script>window.caught='{0}'</script>"
 """Text that becomes a fact about the page if anything takes it for HTML."""
@@ -76,7 +77,7 @@ def _landed(folder: Path) -> tuple[int, int]:
 
 def _looked_at(relay: RelayLog, docs: Path) -> None:
     """What was counted, verified and expected, all of it with traps in it."""
-    name = f"d.{TRAP.format('name')}"
+    name = full_name("d", TRAP.format("name"))
     Measures(relay).note_tables("apply-00000000", {name: TableCount(3, 1)}, "p", 1)
     verified = TableVerified(name, 7, 1_790_000_000_000, 3, 30, 0, "upstream", "verify-1", TRAP.format("problem"))
     Verifications(relay).note(VerifiedRun("verify-1", 7, 1_790_000_000_000, 1.0, "upstream", (verified,)))

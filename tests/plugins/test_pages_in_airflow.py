@@ -18,6 +18,7 @@ from relay import RelayLog
 from relay.jobs import CANCELLING, PAUSING, RUNNING, Jobs, Touches
 from tests.plugins.pages_server import PREFIX
 from tests.plugins.pipeline_with_traps import MANY, TRAP
+from upstream.table_name import full_name
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow]
 
@@ -254,15 +255,17 @@ def test_who_does_not_answer_is_named_and_the_page_is_there_all_the_same(pages):
     assert (found["downstream"]["state"], found["landing"]["at_ts"]) == ("unknown", str(pages.pipeline.updated))
 
 
-def test_a_transaction_is_skipped_with_the_persons_name_and_reason_and_the_decision_taken_back(pages):
+def test_a_transaction_is_skipped_with_the_persons_name_and_reason_and_taken_back_only_when_its_use_is_known(pages):
     at = pages.pipeline.updated
     assert pages.order(f"transactions/{at}/skip-txn", "uma", json.dumps({"why": TRAP.format("why")}).encode())[0] == 200
     decision = pages.get(f"transactions/{at}/state")["decision"]
     assert (decision["by"], decision["why"], decision["action"]) == ("airflow uma", TRAP.format("why"), "skip")
     status, said = pages.order(f"transactions/{at}/skip-txn", "ann")
     assert status == 409 and "decision" in said["error"]
-    assert pages.order(f"transactions/{at}/remove-decision", "ann")[0] == 200
-    assert pages.get(f"transactions/{at}/state")["decision"] is None
+    status, said = pages.order(f"transactions/{at}/remove-decision", "ann")
+    assert status == 503 and said["transient"], "the downstream, which knows whether it was used, is away"
+    assert pages.get(f"transactions/{at}/state")["decision"] is not None
+    load_settings(pages.pipeline.config).open_relay().decisions.remove(at)
     deeds = [
         (deed["by"], deed["what"], deed["about"]) for deed in pages.get("jobs")["deeds"] if deed["about"] == str(at)
     ]
@@ -272,7 +275,7 @@ def test_a_transaction_is_skipped_with_the_persons_name_and_reason_and_the_decis
 
 def test_tables_are_listed_though_the_downstream_is_away_and_that_is_named(pages):
     found = pages.get("tables")
-    assert [table["name"] for table in found["tables"]] == [f"d.{TRAP.format('name')}"]
+    assert [table["name"] for table in found["tables"]] == [full_name("d", TRAP.format("name"))]
     assert pages.get("tables?find=nothing+such")["count"] == 0
     _until(lambda: "127.0.0.1:1" in pages.get("tables")["errors"].get("downstream", ""))
     for wrong in ("sort=no", "page=-1", "only=x", "page=x", "down=2"):
@@ -385,7 +388,7 @@ def test_names_and_values_of_attackers_are_shown_as_they_are_and_do_nothing(look
 
 
 def test_no_name_value_statement_or_finding_is_taken_for_markup(look, pages):
-    name, pipeline = f"d.{TRAP.format('name')}", pages.pipeline
+    name, pipeline = full_name("d", TRAP.format("name")), pages.pipeline
     shown = {
         "tables": ("name",),
         f"tables?table={quote(name)}": ("name", "problem", "statement", "column"),
