@@ -30,6 +30,8 @@ FirstRows = Callable[[int], Iterable[tuple[int, int]]]
 NextJob = Callable[[Table, int, Sequence[DdlRecord]], Job]
 """From a table, a schema version (0: that of its last landed DDL) and the window's DDL: the table's next finished job
 behind that version. It is waited for."""
+Born = Callable[[int], tuple[Table, int, int] | None]
+"""From the id of a table that the window's DDL makes: how it is made, by which schema version and commit_ts."""
 _FLAGS = 1 | 32
 """NOT NULL and UNSIGNED: TiDB's other flags follow from indexes."""
 
@@ -65,23 +67,31 @@ class EarlyRows:
             if not left:
                 del self._versions[table_id]
 
-    def in_order(
+    def in_order(  # noqa: PLR0913 the window's rows and DDL, and two ways to ask
         self,
         ddls: Sequence[DdlRecord],
         spans: Mapping[int, TableSpan],
         tables: Mapping[int, Table],
         first_rows: FirstRows,
         next_job: NextJob,
+        born: Born,
     ) -> list[DdlRecord]:
         """Return the window's DDL with each multi-schema change right before the first row that knows it.
 
-        `tables`: as of the window's beginning. Raises TiKVError, and what `next_job` raises.
+        `tables`: as of the window's beginning. Raises TiKVError, and what `next_job` and `born` raise.
         """
         found = list(ddls)
         for table_id, versions in self._versions.items():
             span, table = spans.get(table_id), tables.get(table_id)
-            if span is not None and table is not None and span.newest_version >= self._unseen(table_id, versions[0]):
-                self._order(found, table, self._rows(table_id, versions[0], span, first_rows), next_job)
+            if span is None or span.newest_version < self._unseen(table_id, versions[0]):
+                continue
+            after = 0, 0
+            if table is None:
+                birth = born(table_id)
+                if birth is None:
+                    continue
+                table, after = birth[0], birth[1:]
+            self._order(found, table, self._rows(table_id, versions[0], span, first_rows), next_job, after)
         return sorted(found, key=lambda record: record.commit_ts)
 
     def _unseen(self, table_id: int, since: int) -> int:
@@ -93,33 +103,46 @@ class EarlyRows:
             return [(span.newest_version, span.first_commit_ts)]
         return [row for row in first_rows(table_id) if row[0] >= self._unseen(table_id, since)]
 
-    def _order(self, found: list[DdlRecord], table: Table, rows: Sequence[tuple[int, int]], next_job: NextJob) -> None:
-        """Put DDL of one table where its rows need it. `found` is changed."""
-        state, after_version, after_ts = table, 0, 0
+    def _order(
+        self,
+        found: list[DdlRecord],
+        table: Table,
+        rows: Sequence[tuple[int, int]],
+        next_job: NextJob,
+        after: tuple[int, int],
+    ) -> None:
+        """Put DDL of one table where its rows need it. `found` is changed.
+
+        `after`: schema version and commit_ts of the DDL that has left `table`, zeros if that was landed before.
+        """
+        state, (after_version, after_ts) = table, after
         while (first := self._first_by_others(table, state, rows, after_ts)) is not None:
             _, first_ts, is_sure = first
             job = next_job(table, after_version, found)
             if job.table_info is None:
                 return
             record = next((record for record in found if record.job_id == job.id), None)
-            after = Table.from_tidb(job.table_info, table.schema_id, table.schema_name)
+            left = Table.from_tidb(job.table_info, table.schema_id, table.schema_name)
             after_version = job.schema_version
             if record is not None and record.commit_ts < first_ts:
-                state, after_ts = after, record.commit_ts
+                state, after_ts = left, record.commit_ts
                 continue
             if not is_sure:
                 behind = [commit_ts for v, commit_ts in rows if v >= job.schema_version and commit_ts > after_ts]
-                if not behind or not _columns_of(after) - _columns_of(state):
+                if not behind:
                     return
                 first_ts = behind[0]
                 if record is not None and record.commit_ts < first_ts:
-                    state, after_ts = after, record.commit_ts
+                    state, after_ts = left, record.commit_ts
+                    continue
+                if not _columns_of(left) - _columns_of(state):
+                    state = left  # its rows are read alike either way; DDL behind it may still be known early
                     continue
             if record is not None:
                 found.remove(record)
             else:
                 self.landed.add(job.id)
-            state, after_ts = after, first_ts - 1
+            state, after_ts = left, first_ts - 1
             found.append(DdlRecord(after_ts, job.start_ts, job.id, job.schema_state, job.query))
             log.info(
                 "DDL job %d is landed at commit_ts %d, before its binlog: rows of %s know it",

@@ -252,7 +252,21 @@ class LandingSchema:
         def next_job(table: Table, after_version: int, found: Sequence[DdlRecord]) -> Job:
             return self._next_job(table, after_version or self._history.changed_at.get(table.id, 0), found, wait)
 
-        return self._early_rows.in_order(ddls, spans, self._history.tables, first_rows, next_job)
+        def born(table_id: int) -> tuple[Table, int, int] | None:
+            return self._born(table_id, ddls, wait)
+
+        return self._early_rows.in_order(ddls, spans, self._history.tables, first_rows, next_job, born)
+
+    def _born(
+        self, table_id: int, ddls: Sequence[DdlRecord], wait: Callable[[float], bool]
+    ) -> tuple[Table, int, int] | None:
+        """Return a table as the first of the window's DDL leaves it that has it, with its version and commit_ts."""
+        for record in ddls:
+            job = self._job(record, wait)
+            for info in (job.table_info, *job.table_infos):
+                if job.finished and info is not None and int(info["id"]) == table_id:
+                    return Table.from_tidb(info, job.schema_id, job.schema_name), job.schema_version, record.commit_ts
+        return None
 
     def _is_landed(self, job_id: int) -> bool:
         """Whether a job was landed before its binlog, by this process or one before."""

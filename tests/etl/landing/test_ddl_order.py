@@ -51,8 +51,8 @@ _JOBS = [
 class Meta(History):
     """The history, and table 30 with its new columns from 120 on. What was before `collected` can't be read."""
 
-    def __init__(self, collected: int = 0) -> None:
-        super().__init__(_JOBS)
+    def __init__(self, collected: int = 0, jobs: list[dict[str, Any]] = _JOBS) -> None:
+        super().__init__(jobs)
         self._collected = collected
         self._diffs = {string_key(f"Diff:{v}"): {"version": v, "table_id": 30, "type": 5} for v in (7, 8)}
 
@@ -75,8 +75,10 @@ class Meta(History):
         return super().scan(start, end, ts, limit, keys_only=keys_only)
 
 
-def landing(version: int, collected: int = 0, *, has_landed: bool = False) -> LandingSchema:
-    tikv = cast(TiKVClient, Meta(collected))
+def landing(
+    version: int, collected: int = 0, *, has_landed: bool = False, jobs: list[dict[str, Any]] = _JOBS
+) -> LandingSchema:
+    tikv = cast(TiKVClient, Meta(collected, jobs))
     then = SchemaThen(tikv, 1 << 60, old_collations=False)
     history, known = then.at(version)
     return LandingSchema(
@@ -129,6 +131,27 @@ def test_a_change_is_landed_right_before_the_first_row_that_knows_its_columns(co
     found = landing(6, collected).resolve([record(13)], {30: span}, lambda seconds: False, (), lambda i: _ROWS)
     assert [(ddl.job_id, ddl.commit_ts) for ddl in found.ddls] == [(13, 124)]
     assert columns(found.ddls[0].effect.tables[30], 30) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("collected", [0, 1 << 59])
+def test_rows_know_a_change_before_its_binlog_in_the_window_that_makes_their_table(collected: int) -> None:
+    span = TableSpan(2, 115, 125, 6, 8)
+    found = landing(5, collected).resolve(
+        [record(11), record(13)], {30: span}, lambda seconds: False, (), lambda i: [(6, 115), (8, 125)]
+    )
+    assert [(ddl.job_id, ddl.commit_ts) for ddl in found.ddls] == [(11, 110), (13, 124)]
+    assert columns(found.ddls[1].effect.tables[30], 30) == ["a", "b", "c"]
+
+
+def test_rows_know_a_change_before_its_binlog_also_behind_ddl_that_adds_no_column() -> None:
+    """TiKV has collected what the table was at the first row, which knows neither of them."""
+    renamed = document(12, 14, 7, info(30, "t", "a"))
+    jobs = [job for job in _JOBS if job["id"] != 12] + [renamed]
+    rows = [(7, 115), (8, 125)]
+    found = landing(6, 1 << 59, jobs=jobs).resolve(
+        [record(12), record(13)], {30: TableSpan(2, 115, 125, 7, 8)}, lambda seconds: False, (), lambda i: rows
+    )
+    assert [(ddl.job_id, ddl.commit_ts) for ddl in found.ddls] == [(12, 120), (13, 124)]
 
 
 def test_the_binlog_of_a_change_that_rows_brought_forward_is_no_change_also_behind_a_restart() -> None:
