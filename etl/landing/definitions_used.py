@@ -52,6 +52,8 @@ _Beside = Mapping[tuple[int, bytes], set[int]]
 class DefinitionUnknownError(SluiceError):
     """TiKV has no record any more of which partition a transaction wrote to; names commit_ts, table and DDL job."""
 
+    way_out = "skip the transaction (`sluice txn skip COMMIT_TS`), then copy the table (`sluice backfill --table NAME`)"
+
 
 _Image = tuple[dict[str, Any], bytes | None]
 """Values by column name, and the handle."""

@@ -121,14 +121,16 @@ class ObjectStorage:
     def replace(self, path: str, data: bytes) -> None:
         what = f"writing {path}"
         for _ in range(_TURNS):
+            version = self._version(path)
             try:
-                self._put(what, path, data, self._version(path))
+                self._put(what, path, data, version)
                 return
             except UnknownConditionError:
-                if not self._knows_versions:
+                if version == "overwrite":
                     raise
-                self._knows_versions = False
-                log.warning("%s: the store can't replace a file only if it is as it was (If-Match)", self.url)
+                if self._knows_versions:  # another thread may have found out first
+                    self._knows_versions = False
+                    log.warning("%s: the store can't replace a file only if it is as it was (If-Match)", self.url)
             except PermissionError:
                 raise
             except (ChangedError, FileExistsError):
