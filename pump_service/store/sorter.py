@@ -253,6 +253,7 @@ class Sorter:
             self._is_closed = True
             self._moved.notify_all()
         self.on_wait = lambda: None
+        self.on_late = lambda late: None
 
     def long_transactions(self) -> dict[int, int]:
         """commit_ts -> start_ts of the transactions whose Prewrite lies more than LONG_TRANSACTION before their Commit:

@@ -60,6 +60,6 @@ def test_generated_columns_that_only_tidb_computes_surely_stop(tmp_path: Path) -
 
 
 def test_a_dump_of_another_cluster_stops(tmp_path: Path) -> None:
-    url = write(tmp_path, {"d.t.0.sql": b""})
+    url = write(tmp_path, {"d.t.0.sql": b"INSERT INTO `t` VALUES\n(1);\n"})
     plan = make_plan(DumplingFolder.open(url), Definitions(POSITION, 1, (), ()), Filter(), Routes())
     assert "the upstream had no d.t at" in plan.problems[0]
