@@ -10,7 +10,7 @@ from typing import Any
 
 from expectations.errors import SuiteError
 from relay.quality import SEVERITIES
-from upstream.table_name import TableName, TableNameError
+from upstream.table_name import names_table
 
 __all__ = ["PLACES", "REPLICATION", "Expectation", "Suite"]
 
@@ -78,7 +78,7 @@ class Suite:
         name, found = document.get("table"), document.get("expect", [])
         if unknown := document.keys() - {"table", "expect"}:
             raise SuiteError(f"{path}: unknown {', '.join(sorted(unknown))}; there are table and [[expect]]")
-        if not isinstance(name, str) or (name != REPLICATION and not _is_table(name)):
+        if not isinstance(name, str) or (name != REPLICATION and not names_table(name)):
             raise SuiteError(f'{path}: table = {name!r}: "schema.table" is expected, or "{REPLICATION}"')
         if not isinstance(found, list):
             raise SuiteError(f"{path}: write [[expect]], with two brackets, above each expectation")
@@ -87,14 +87,6 @@ class Suite:
     def for_place(self, on: str) -> Suite:
         """What counts there."""
         return Suite(self.name, tuple(e for e in self.expectations if not e.on or on in e.on))
-
-
-def _is_table(name: str) -> bool:
-    try:
-        TableName.parse(name)
-    except TableNameError:
-        return False
-    return True
 
 
 def _each(found: list[Any], path: str) -> list[Expectation]:

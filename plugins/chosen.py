@@ -24,10 +24,10 @@ def pipeline_for(user: Any, name: str) -> NamedPipeline:
     Raises HTTPException 403 if the user may not see its DAG `replicate`, SettingsError if there is no such pipeline.
     """
     found = pipelines()
-    mine = readable(user)
     if name in found and name:
         require_read(user, found[name].dag_id("replicate"))
         return found[name]
+    mine = readable(user)
     if name and len(mine) < len(found):  # which names there are is for those who may see them
         raise HTTPException(status.HTTP_403_FORBIDDEN, f"Your role in Airflow can't see a pipeline {name!r}.")
     if name or not found:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 
 from errors import RequestError
 
-__all__ = ["TableName", "TableNameError", "exactly", "fits", "full_name", "schema_fits"]
+__all__ = ["TableName", "TableNameError", "exactly", "fits", "full_name", "names_table", "schema_fits"]
 
 _PART = r"`(?:[^`]|``)+`|[^`.][^.]*"
 _PAIR = re.compile(rf"({_PART})\.({_PART})", re.DOTALL)
@@ -42,6 +42,11 @@ class TableName(NamedTuple):
 
     def __str__(self) -> str:
         return full_name(self.schema, self.table)
+
+
+def names_table(text: str) -> bool:
+    """Return whether the text names a table."""
+    return _PAIR.fullmatch(text) is not None
 
 
 def full_name(schema: str, table: str) -> str:

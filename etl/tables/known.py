@@ -16,7 +16,7 @@ from etl.tables.replica import Replica, ReplicaTable
 from relay.measures import Measures, TableCount
 from relay.verified import TableVerified, Verifications
 from upstream.folded import folded
-from upstream.table_name import TableName, TableNameError, full_name
+from upstream.table_name import TableName, full_name, names_table
 
 __all__ = ["SORTS", "KnownTable", "KnownTables", "Selection", "known_tables"]
 
@@ -105,18 +105,10 @@ def known_tables(settings: Settings, replica: Replica) -> KnownTables:
     relay = settings.open_relay()
     counts = _asked("measures", Measures(relay, downstream_name(settings.target)).tables, errors)
     verified = _asked("verified", Verifications(relay).last, errors)
-    names = sorted(filter(_is_table, {*counts, *verified}))
+    # records of older versions name none where a name holds several dots
+    names = sorted(filter(names_table, {*counts, *verified}))
     found = [_known(settings, name, replica, counts.get(name), verified.get(name)) for name in names]
     return KnownTables((*found, *_downstream_alone(settings, replica, found)), errors)
-
-
-def _is_table(name: str) -> bool:
-    """Return whether it names a table: records of older versions don't, where a name holds several dots."""
-    try:
-        TableName.parse(name)
-    except TableNameError:
-        return False
-    return True
 
 
 T = TypeVar("T")
