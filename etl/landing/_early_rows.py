@@ -9,13 +9,15 @@ its binlog is then no change.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from etl.explode import DdlRecord
 from etl.landing._job import TableSpan
+from etl.landing._next_change import Change
+from etl.landing._window_rows import WindowRows
 from upstream import TiKVError
-from upstream.job import Job
+from upstream.job import HistoryError, Job
 from upstream.job_versions import ReadDiff
 from upstream.schema import Table
 from upstream.tikv.meta import read_table_info
@@ -25,13 +27,31 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice.land")
 
-FirstRows = Callable[[int], Iterable[tuple[int, int]]]
-"""From a table id: (schema version, first commit_ts) of the table's rows in a window, ascending commit_ts."""
-NextJob = Callable[[Table, int, Sequence[DdlRecord]], Job]
-"""From a table, a schema version (0: that of its last landed DDL) and the window's DDL: the table's next finished job
-behind that version. It is waited for."""
+
+class NextChange(Protocol):
+    """Find the next finished job that changes a table."""
+
+    def __call__(self, table: Table, after_version: int, found: Sequence[DdlRecord], *, comes: bool) -> Change | None:
+        """Return the first behind a schema version (0: that of the table's last landed DDL); None if there is none.
+
+        `found`: the window's DDL. `comes`: TiKV has shown that there is one, so it is waited for.
+        """
+
+
 Born = Callable[[int], tuple[Table, int, int] | None]
 """From the id of a table that the window's DDL makes: how it is made, by which schema version and commit_ts."""
+
+
+class _Early(NamedTuple):
+    """A row that may know columns which the binlogs before it don't."""
+
+    commit_ts: int
+    is_sure: bool
+    """Whether TiKV has said what the table was then."""
+    comes: bool
+    """Whether a job that makes these columns is, or will be, in TiDB's history."""
+
+
 _FLAGS = 1 | 32
 """NOT NULL and UNSIGNED: TiDB's other flags follow from indexes."""
 
@@ -72,13 +92,13 @@ class EarlyRows:
         ddls: Sequence[DdlRecord],
         spans: Mapping[int, TableSpan],
         tables: Mapping[int, Table],
-        first_rows: FirstRows,
-        next_job: NextJob,
+        rows: WindowRows,
+        next_change: NextChange,
         born: Born,
     ) -> list[DdlRecord]:
         """Return the window's DDL with each multi-schema change right before the first row that knows it.
 
-        `tables`: as of the window's beginning. Raises TiKVError, and what `next_job` and `born` raise.
+        `tables`: as of the window's beginning. Raises TiKVError, HistoryError, and what `next_change` and `born` raise.
         """
         found = list(ddls)
         for table_id, versions in self._versions.items():
@@ -91,24 +111,26 @@ class EarlyRows:
                 if birth is None:
                     continue
                 table, after = birth[0], birth[1:]
-            self._order(found, table, self._rows(table_id, versions[0], span, first_rows), next_job, after)
+            firsts = self._firsts(table_id, versions[0], span, rows)
+            self._order(found, table, firsts, rows, next_change, after)
         return sorted(found, key=lambda record: record.commit_ts)
 
     def _unseen(self, table_id: int, since: int) -> int:
         return max(since, self._same.get(table_id, 0) + 1)
 
-    def _rows(self, table_id: int, since: int, span: TableSpan, first_rows: FirstRows) -> list[tuple[int, int]]:
+    def _firsts(self, table_id: int, since: int, span: TableSpan, rows: WindowRows) -> list[tuple[int, int]]:
         """Return (schema version, first commit_ts) of rows that may know other columns."""
         if span.oldest_version == span.newest_version:
             return [(span.newest_version, span.first_commit_ts)]
-        return [row for row in first_rows(table_id) if row[0] >= self._unseen(table_id, since)]
+        return [row for row in rows.first(table_id) if row[0] >= self._unseen(table_id, since)]
 
-    def _order(
+    def _order(  # noqa: PLR0913 one table's part of `in_order`
         self,
         found: list[DdlRecord],
         table: Table,
-        rows: Sequence[tuple[int, int]],
-        next_job: NextJob,
+        firsts: Sequence[tuple[int, int]],
+        rows: WindowRows,
+        next_change: NextChange,
         after: tuple[int, int],
     ) -> None:
         """Put DDL of one table where its rows need it. `found` is changed.
@@ -116,33 +138,36 @@ class EarlyRows:
         `after`: schema version and commit_ts of the DDL that has left `table`, zeros if that was landed before.
         """
         state, (after_version, after_ts) = table, after
-        while (first := self._first_by_others(table, state, rows, after_ts)) is not None:
-            _, first_ts, is_sure = first
-            job = next_job(table, after_version, found)
-            if job.table_info is None:
+        while (early := self._first_by_others(table, state, firsts, after_ts)) is not None:
+            first_ts = early.commit_ts
+            change = next_change(table, after_version, found, comes=early.comes)
+            if change is None or change.left is None:
                 return
+            job, left = change
             record = next((record for record in found if record.job_id == job.id), None)
-            left = Table.from_tidb(job.table_info, table.schema_id, table.schema_name)
             after_version = job.schema_version
             if record is not None and record.commit_ts < first_ts:
                 state, after_ts = left, record.commit_ts
                 continue
-            if not is_sure:
-                behind = [commit_ts for v, commit_ts in rows if v >= job.schema_version and commit_ts > after_ts]
+            if not early.is_sure:
+                behind = [commit_ts for v, commit_ts in firsts if v >= job.schema_version and commit_ts > after_ts]
                 if not behind:
                     return
                 first_ts = behind[0]
                 if record is not None and record.commit_ts < first_ts:
                     state, after_ts = left, record.commit_ts
                     continue
-                if not _columns_of(left) - _columns_of(state):
-                    state = left  # its rows are read alike either way; DDL behind it may still be known early
-                    continue
+            if not _columns_of(left) - _columns_of(state):
+                state = left  # its rows are read alike either way; DDL behind it may still be known early
+                continue
             if record is not None:
                 found.remove(record)
             else:
                 self.landed.add(job.id)
-            state, after_ts = left, first_ts - 1
+            after_ts = free_before(first_ts, rows.commits().union(record.commit_ts for record in found))
+            if _columns_of(state) - _columns_of(left):  # else rows of before are read alike by both
+                _check_order(job, table, after_ts, first_ts, rows.commits(table.id))
+            state = left
             found.append(DdlRecord(after_ts, job.start_ts, job.id, job.schema_state, job.query))
             log.info(
                 "DDL job %d is landed at commit_ts %d, before its binlog: rows of %s know it",
@@ -150,13 +175,10 @@ class EarlyRows:
             )  # fmt: skip
 
     def _first_by_others(
-        self, table: Table, state: Table, rows: Sequence[tuple[int, int]], after_ts: int
-    ) -> tuple[int, int, bool] | None:
-        """Return the first row behind `after_ts` by columns that `state` hasn't: version, commit_ts and True.
-
-        The first row of which TiKV doesn't tell comes with False.
-        """
-        for version, commit_ts in rows:
+        self, table: Table, state: Table, firsts: Sequence[tuple[int, int]], after_ts: int
+    ) -> _Early | None:
+        """Return the first row behind `after_ts` by columns that `state` hasn't, or of which TiKV doesn't tell."""
+        for version, commit_ts in firsts:
             if commit_ts <= after_ts:
                 continue
             try:
@@ -166,9 +188,9 @@ class EarlyRows:
                 log.debug("TiKV doesn't tell what %s was at commit_ts %d: %s", table.full_name, commit_ts, error)
             then = None if info is None else Table.from_tidb(info, table.schema_id, table.schema_name)
             if then is None and not is_sure:
-                return version, commit_ts, False
+                return _Early(commit_ts, is_sure=False, comes=False)
             if then is not None and _columns_of(then) - _columns_of(state):
-                return version, commit_ts, is_sure
+                return _Early(commit_ts, is_sure, comes=True)
             if state is table:
                 self._same[table.id] = max(version, self._same.get(table.id, 0))
         return None
@@ -180,3 +202,21 @@ class EarlyRows:
 def _columns_of(table: Table) -> set[tuple[object, ...]]:
     """Return what tells rows of one definition from those of another."""
     return {(c.id, c.name, c.tp, c.flag & _FLAGS, c.flen, c.decimal, c.elems) for c in table.columns if c.public}
+
+
+def _check_order(job: Job, table: Table, after_ts: int, first_ts: int, commits: Collection[int]) -> None:
+    """Raise HistoryError if rows of before the change are committed behind the timestamp that it gets."""
+    if passed := [commit_ts for commit_ts in commits if after_ts < commit_ts < first_ts]:
+        raise HistoryError(
+            f"DDL job {job.id} of {table.full_name} belongs between rows at commit_ts {max(passed)} and {first_ts},"
+            " and no timestamp lies between",
+            way_out=f"`sluice txn skip {first_ts}`, then bring its rows with `sluice backfill`",
+        )
+
+
+def free_before(ts: int, taken: Collection[int]) -> int:
+    """Return the last timestamp before `ts` that isn't `taken`."""
+    ts -= 1
+    while ts in taken:
+        ts -= 1
+    return ts

@@ -10,11 +10,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-
-import pyarrow.compute as pc
 
 from errors import SluiceError, ours
 from etl.explode import BinlogDecodeError
@@ -22,20 +20,22 @@ from etl.landing._ahead import JobsAhead, LandedPlan
 from etl.landing._cluster import Cluster
 from etl.landing._counting import Counting
 from etl.landing._kept_versions import KeptVersions
+from etl.landing._next_change import Stopped
 from etl.landing._orders import LOOK_EVERY_S, Orders
 from etl.landing._record import record_of, report_of
 from etl.landing._report import LandedWindow, LandSummary, Progress, ms_since
 from etl.landing._run_limits import RunLimits, Stop
+from etl.landing._window_rows import WindowRows
 from etl.landing.definitions_used import DefinitionsUsed, DefinitionUnknownError
 from etl.landing.planner import CommitsPurgedError
-from etl.landing.schema import LandingSchema, SchemaBegin, Stopped, UnknownTableError, version_at
+from etl.landing.schema import LandingSchema, SchemaBegin, UnknownTableError, version_at
 from etl.landing.start import NoCheckpointError, Start, WrongClusterError, continued, first
 from etl.ownership import CopyAwaitedError, DrainerEntry, Pipeline, await_copy, downstream_name
 from etl.settings import Settings
 from etl.sinks import read_checkpoint
 from etl.spark.place import Place
 from etl.waiting import Waiting
-from relay import Claim, ClaimLostError, Part, WindowConflictError, iter_parts
+from relay import Claim, ClaimLostError, WindowConflictError, iter_parts
 from relay.bell import ring
 from relay.schema_snapshots import SchemaSnapshots
 from relay.turn import Turn
@@ -235,9 +235,8 @@ class _Loop:
         result, stages = landed.result, landed.stages_ms
         began = time.perf_counter()
         skips = self._skips()
-        described = schema.resolve(
-            result.ddls, result.tables, self._wait, skips, partial(self._first_rows, result.parts)
-        )
+        rows = WindowRows(partial(iter_parts, self._relay.storage, result.parts))
+        described = schema.resolve(result.ddls, result.tables, self._wait, skips, rows)
         if described.ddls and described.ddls[0].commit_ts <= landed.plan.lo:
             raise HistoryError(
                 f"{described.ddls[0].title} belongs before the first row of the window behind {landed.plan.lo}, and no"
@@ -274,15 +273,6 @@ class _Loop:
         self._start = Start(record.hi, has_windows=True)
         self._register(record.hi)
         self._say(report_of(landed, record))
-
-    def _first_rows(self, parts: Sequence[Part], table_id: int) -> list[tuple[int, int]]:
-        """Return (schema version, first commit_ts) of a table's rows in parts, ascending commit_ts."""
-        found: dict[int, int] = {}
-        for batch in iter_parts(self._relay.storage, parts):
-            own = batch.filter(pc.equal(batch["table_id"], table_id))
-            for version, commit_ts in zip(own["schema_version"].to_pylist(), own["commit_ts"].to_pylist(), strict=True):
-                found.setdefault(version, commit_ts)
-        return sorted(found.items(), key=lambda item: item[1])
 
     def _has_landed(self, job_id: int, since_ts: int) -> bool:
         """Return whether a window behind a TSO names a DDL job."""

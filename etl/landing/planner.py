@@ -133,7 +133,9 @@ class Planner:
             return self._plan(lo, empty_now=empty_now)
 
     def _plan(self, lo: int, *, empty_now: bool) -> Plan | None:
-        fresh_ts = self._tso()
+        # One below a timestamp that is landing's own: nothing is ever committed right behind the window, so that a DDL
+        # has room before the first row of the next (see docs/decisions.md).
+        fresh_ts = self._tso() - 1
         self._seen = fresh_ts, time.monotonic()
         if fresh_ts <= lo:
             raise UpstreamBehindError(

@@ -7,11 +7,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from errors import Signal, SluiceError
+from errors import SluiceError
 from etl.explode import DdlRecord
-from etl.landing._early_rows import EarlyRows, FirstRows
+from etl.landing._early_rows import EarlyRows, free_before
 from etl.landing._job import TableSpan
+from etl.landing._next_change import Change, ChangesToCome, Stopped
 from etl.landing._schema_then import SchemaThen
+from etl.landing._window_rows import WindowRows
 from etl.recorded_schema import RecordedSchema
 from upstream import TiKVError, read_ddl_job, read_schema_version
 from upstream.ddl_actions import MOVES_ROWS, Action
@@ -47,7 +49,7 @@ log = logging.getLogger("sluice.land")
 
 _PAUSES_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _DIFFS_KEPT = 4096
-_WARN_EVERY_S = 5.0
+_NO_ROWS = WindowRows()
 _VERSIONS_LOOKED_BACK = 32
 """A change may be under way whose version is so far below that of DDL which is over; measured: 1 to 4."""
 
@@ -56,10 +58,6 @@ class UnknownTableError(SluiceError):
     """Rows belong to a table that no DDL job up to their commit has made; names table id and commit_ts."""
 
     way_out = "leave the transaction out: `sluice txn skip`"
-
-
-class Stopped(Signal):
-    """The run was told to stop while it waited; nothing of the window has been committed."""
 
 
 def version_at(tikv: TiKVClient, ts: int) -> int:
@@ -178,15 +176,15 @@ class LandingSchema:
         spans: Mapping[int, TableSpan],
         wait: Callable[[float], bool],
         skips: Collection[int] = (),
-        first_rows: FirstRows = lambda table_id: (),
+        rows: WindowRows = _NO_ROWS,
     ) -> RecordedSchema:
         """Move on over the window's DDL and describe it. An unknown table is no error if its rows begin in a
         transaction at `skips`, which won't be applied; later ones are found when they are.
 
-        `spans` says which tables have rows in the window, `first_rows` more about one of them. `wait(seconds)` sleeps
+        `spans`: which tables have rows in the window, which are `rows`. `wait(seconds)` sleeps
         and returns True if the run is to stop. Raises UnknownTableError, Stopped, PDError, TiKVError, HistoryError.
         """
-        ddls = self._in_order(ddls, spans, wait, first_rows)
+        ddls = self._in_order(ddls, spans, wait, rows)
         # Nearly all windows come without DDL, and there may be tens of thousands of tables.
         before = self._history.tables.copy() if ddls else self._history.tables
         truncated_before = set(self._history.truncated) if ddls else self._history.truncated
@@ -220,7 +218,7 @@ class LandingSchema:
                     states.setdefault(table_id, []).append(table)
         truncated = {i for i in spans if i in truncated_before or i in self._history.truncated}
         known = truncated.union(i for i in spans if i in before)
-        found = self._found(spans, known, born, skips)
+        found = self._found(spans, known, born, skips, rows)
         if found:
             described = sorted([*described, *found], key=lambda ddl: ddl.commit_ts)
         self._check_known(spans, known, born, skips)
@@ -238,7 +236,7 @@ class LandingSchema:
         ddls: Sequence[DdlRecord],
         spans: Mapping[int, TableSpan],
         wait: Callable[[float], bool],
-        first_rows: FirstRows,
+        rows: WindowRows,
     ) -> Sequence[DdlRecord]:
         """Return the DDL that the window is to have: without what is landed already, with what rows know early."""
         late = {record.job_id for record in ddls if self._is_landed(record.job_id)}
@@ -249,13 +247,16 @@ class LandingSchema:
         newest = max((span.newest_version for span in spans.values()), default=0)
         self._look_through(newest, self._history.changed_at)
 
-        def next_job(table: Table, after_version: int, found: Sequence[DdlRecord]) -> Job:
-            return self._next_job(table, after_version or self._history.changed_at.get(table.id, 0), found, wait)
+        to_come = ChangesToCome(self._pd, self._tikv, self._known_jobs, wait)
+
+        def next_change(table: Table, after_version: int, found: Sequence[DdlRecord], *, comes: bool) -> Change | None:
+            find = to_come.await_first if comes else to_come.first
+            return find(table, after_version or self._history.changed_at.get(table.id, 0), found)
 
         def born(table_id: int) -> tuple[Table, int, int] | None:
             return self._born(table_id, ddls, wait)
 
-        return self._early_rows.in_order(ddls, spans, self._history.tables, first_rows, next_job, born)
+        return self._early_rows.in_order(ddls, spans, self._history.tables, rows, next_change, born)
 
     def _born(
         self, table_id: int, ddls: Sequence[DdlRecord], wait: Callable[[float], bool]
@@ -277,31 +278,6 @@ class LandingSchema:
         raw = read_ddl_job(self._tikv, job_id, self._pd.tso())
         job = Job.from_json(raw) if raw is not None else None
         return job is not None and job.finished and self._has_landed(job_id, job.start_ts)
-
-    def _next_job(
-        self, table: Table, after_version: int, ddls: Sequence[DdlRecord], wait: Callable[[float], bool]
-    ) -> Job:
-        """Return the first finished job of a table behind a schema version; waits until there is one."""
-        waited, warned, pause = 0.0, 0.0, 0.02
-        while True:
-            ts = self._pd.tso()
-            raws = (read_ddl_job(self._tikv, record.job_id, ts) for record in ddls)
-            jobs = [Job.from_json(raw) for raw in raws if raw is not None]
-            own = [job for job in jobs if job.finished and job.table_id == table.id]
-            behind = [job for job in own if job.schema_version > after_version]
-            if behind:
-                return min(behind, key=lambda job: job.schema_version)
-            packed = PackedJobs.of(read_raw_ddl_jobs(self._tikv, ts, self._known_jobs))
-            for job in packed.after(after_version):
-                if job.table_id == table.id:
-                    return job
-            if waited - warned >= _WARN_EVERY_S:
-                warned = waited
-                log.warning("the schema change of %s isn't over: landing waits, %.0f s so far", table.full_name, waited)
-            if wait(pause):
-                raise Stopped(f"while waiting for the schema change of {table.full_name}")
-            waited += pause
-            pause = min(pause * 2, 1.0)
 
     def _take_back(self, ddls: Sequence[DdlRecord]) -> None:
         """Rebuild the history if it is past a job whose binlog comes only now.
@@ -325,7 +301,12 @@ class LandingSchema:
         return raw is not None and Job.from_json(raw).finished
 
     def _found(
-        self, spans: Mapping[int, TableSpan], known: Collection[int], born: dict[int, int], skips: Collection[int]
+        self,
+        spans: Mapping[int, TableSpan],
+        known: Collection[int],
+        born: dict[int, int],
+        skips: Collection[int],
+        rows: WindowRows,
     ) -> list[DdlJob]:
         """Return a CREATE TABLE for each table that has rows and that no job has made, but TiKV knows.
 
@@ -346,7 +327,7 @@ class LandingSchema:
                 table.full_name, table_id, table.full_name,
             )  # fmt: skip
             self._history.found(table)
-            born[table_id] = commit_ts = span.first_commit_ts - 1
+            born[table_id] = commit_ts = free_before(span.first_commit_ts, rows.commits())
             made.append(
                 DdlJob(
                     commit_ts, commit_ts, 0, STATE_PUBLIC, f"CREATE TABLE {table.full_name}", type=Action.CREATE_TABLE,

@@ -8,7 +8,6 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -20,6 +19,7 @@ from embedded.collations import shown_new_collations
 from etl.explode import Exploder
 from etl.landing._job import TableSpan
 from etl.landing._schema_then import SchemaThen
+from etl.landing._window_rows import WindowRows
 from etl.landing.definitions_used import AskTiKV, DefinitionsUsed
 from etl.landing.schema import LandingSchema
 from relay import RelayLog, Window
@@ -166,16 +166,6 @@ def _begun_again(relay: RelayLog, meta: Any, old_collations: bool) -> LandingSch
     )
 
 
-def _first_rows(batches: Sequence[pa.RecordBatch], table_id: int) -> list[tuple[int, int]]:
-    """(schema version, first commit_ts) of a table's rows, ascending commit_ts."""
-    found: dict[int, int] = {}
-    for batch in batches:
-        for row in batch.select(["table_id", "schema_version", "commit_ts"]).to_pylist():
-            if row["table_id"] == table_id:
-                found.setdefault(row["schema_version"], row["commit_ts"])
-    return sorted(found.items(), key=lambda item: item[1])
-
-
 def _asked_of(folder: Path) -> AskTiKV:
     """What the stand-in TiKV answers about rows in partitions."""
 
@@ -231,7 +221,7 @@ def land(
             i: TableSpan(t.rows, t.first_commit_ts, t.last_commit_ts, t.oldest_version, t.newest_version)
             for i, t in totals.by_table.tables().items()
         }
-        schema = landing.resolve(totals.ddls, spans, lambda _: True, (), partial(_first_rows, whole))
+        schema = landing.resolve(totals.ddls, spans, lambda _: True, (), WindowRows(lambda whole=whole: whole))
         parts = tuple(part for part in written if part is not None)
         moves = landing.recent_moves(schema, spans)
         schema, parts = definitions.settle(schema, moves, parts, (lo, hi, "test"))

@@ -100,7 +100,6 @@ def test_preparing_archived_windows_is_preparing_the_landed_ones_through_partiti
         assert steps(archive.log, after, until, shape) == expected
 
 
-@pytest.mark.xfail(strict=True, reason="defect: landing waits for a schema change of shop.g2 that doesn't come")
 @pytest.mark.parametrize(("name", "transactions"), [("ddl", 5)])
 def test_preparing_archived_windows_is_preparing_the_landed_ones_of_a_real_cluster(
     tmp_path: Path, name: str, transactions: int

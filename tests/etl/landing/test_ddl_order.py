@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
 from etl.explode import DdlRecord
 from etl.landing._job import TableSpan
 from etl.landing._schema_then import SchemaThen
+from etl.landing._window_rows import WindowRows
 from etl.landing.schema import LandingSchema, UnknownTableError
 from tests.etl.landing.test_schema_then import History
 from upstream import PDClient, TiKVClient, TiKVError
+from upstream.job import HistoryError
 from upstream.tikv.meta import hash_field_key, hash_prefix, string_key
 
 
@@ -51,8 +54,9 @@ _JOBS = [
 class Meta(History):
     """The history, and table 30 with its new columns from 120 on. What was before `collected` can't be read."""
 
-    def __init__(self, collected: int = 0, jobs: list[dict[str, Any]] = _JOBS) -> None:
+    def __init__(self, collected: int = 0, jobs: list[dict[str, Any]] = _JOBS, *, is_gone: bool = False) -> None:
         super().__init__(jobs)
+        self._is_gone = is_gone
         self._collected = collected
         self._diffs = {string_key(f"Diff:{v}"): {"version": v, "table_id": 30, "type": 5} for v in (7, 8)}
 
@@ -64,6 +68,8 @@ class Meta(History):
         if key == hash_field_key("DB:2", b"Table:30"):
             if ts < self._collected:
                 raise TiKVError("GC life time is shorter than transaction duration")
+            if self._is_gone:
+                return None
             return json.dumps(info(30, "t", "a", "b", "c") if ts >= 120 else info(30, "t", "a")).encode()
         return super().get(key, ts)
 
@@ -76,9 +82,14 @@ class Meta(History):
 
 
 def landing(
-    version: int, collected: int = 0, *, has_landed: bool = False, jobs: list[dict[str, Any]] = _JOBS
+    version: int,
+    collected: int = 0,
+    *,
+    has_landed: bool = False,
+    jobs: list[dict[str, Any]] = _JOBS,
+    is_gone: bool = False,
 ) -> LandingSchema:
-    tikv = cast(TiKVClient, Meta(collected, jobs))
+    tikv = cast(TiKVClient, Meta(collected, jobs, is_gone=is_gone))
     then = SchemaThen(tikv, 1 << 60, old_collations=False)
     history, known = then.at(version)
     return LandingSchema(
@@ -121,6 +132,14 @@ def test_a_job_that_succeeded_and_changed_nothing_is_not_landed_as_ddl() -> None
     assert landing(9).resolve([record(14)], {}, lambda seconds: False).ddls == ()
 
 
+def rows_of(*rows: tuple[int, int], others: Sequence[int] = ()) -> WindowRows:
+    """Rows of table 30, (schema version, commit_ts) each, and commit_ts of transactions in another table."""
+    everything = sorted([(ts, version, 30) for version, ts in rows] + [(ts, 0, 99) for ts in others])
+    commits, versions, tables = (list(column) for column in zip(*everything, strict=True))
+    batch = pa.record_batch({"commit_ts": commits, "schema_version": versions, "table_id": tables})
+    return WindowRows(lambda: [batch])
+
+
 _ROWS = [(6, 90), (7, 110), (8, 125)]
 """Schema version and first commit_ts of a window's rows. The change's binlog comes at 130."""
 
@@ -128,7 +147,7 @@ _ROWS = [(6, 90), (7, 110), (8, 125)]
 @pytest.mark.parametrize("collected", [0, 1 << 59])
 def test_a_change_is_landed_right_before_the_first_row_that_knows_its_columns(collected: int) -> None:
     span = TableSpan(3, 90, 125, 6, 8)
-    found = landing(6, collected).resolve([record(13)], {30: span}, lambda seconds: False, (), lambda i: _ROWS)
+    found = landing(6, collected).resolve([record(13)], {30: span}, lambda seconds: False, (), rows_of(*_ROWS))
     assert [(ddl.job_id, ddl.commit_ts) for ddl in found.ddls] == [(13, 124)]
     assert columns(found.ddls[0].effect.tables[30], 30) == ["a", "b", "c"]
 
@@ -137,7 +156,7 @@ def test_a_change_is_landed_right_before_the_first_row_that_knows_its_columns(co
 def test_rows_know_a_change_before_its_binlog_in_the_window_that_makes_their_table(collected: int) -> None:
     span = TableSpan(2, 115, 125, 6, 8)
     found = landing(5, collected).resolve(
-        [record(11), record(13)], {30: span}, lambda seconds: False, (), lambda i: [(6, 115), (8, 125)]
+        [record(11), record(13)], {30: span}, lambda seconds: False, (), rows_of((6, 115), (8, 125))
     )
     assert [(ddl.job_id, ddl.commit_ts) for ddl in found.ddls] == [(11, 110), (13, 124)]
     assert columns(found.ddls[1].effect.tables[30], 30) == ["a", "b", "c"]
@@ -147,10 +166,54 @@ def test_rows_know_a_change_before_its_binlog_also_behind_ddl_that_adds_no_colum
     """TiKV has collected what the table was at the first row, which knows neither of them."""
     renamed = document(12, 14, 7, info(30, "t", "a"))
     jobs = [job for job in _JOBS if job["id"] != 12] + [renamed]
-    rows = [(7, 115), (8, 125)]
     found = landing(6, 1 << 59, jobs=jobs).resolve(
-        [record(12), record(13)], {30: TableSpan(2, 115, 125, 7, 8)}, lambda seconds: False, (), lambda i: rows
+        [record(12), record(13)],
+        {30: TableSpan(2, 115, 125, 7, 8)},
+        lambda seconds: False,
+        (),
+        rows_of((7, 115), (8, 125)),
     )
+    assert [(ddl.job_id, ddl.commit_ts) for ddl in found.ddls] == [(12, 120), (13, 124)]
+
+
+def test_a_change_that_rows_know_gets_a_timestamp_that_no_transaction_has() -> None:
+    """Applying commits rows and DDL of one commit_ts apart, and goes on behind it after a crash."""
+    span = TableSpan(2, 110, 125, 7, 8)
+    rows = rows_of((7, 110), (8, 125), others=[122, 123, 124])
+    found = landing(6).resolve([record(13)], {30: span}, lambda seconds: False, (), rows)
+    assert [ddl.commit_ts for ddl in found.ddls] == [121]
+
+
+def test_rows_of_before_are_never_behind_a_change_of_their_columns() -> None:
+    changed = [job if job["id"] != 13 else document(13, 61, 8, info(30, "t", "b", "c")) for job in _JOBS]
+    span, rows = TableSpan(2, 124, 125, 7, 8), rows_of((7, 124), (8, 125))
+    with pytest.raises(HistoryError, match="between rows at commit_ts 124 and 125"):
+        landing(6, 1 << 59, jobs=changed).resolve([record(13)], {30: span}, lambda seconds: False, (), rows)
+
+
+@pytest.mark.parametrize("gone", [document(15, 4, 10, info(30, "t", "a")), document(15, 2, 10, None)])
+def test_rows_of_a_table_that_is_gone_by_now_wait_for_no_change(gone: dict[str, Any]) -> None:
+    """TiKV has collected what the table was, and its end may be a job that names no table (DROP DATABASE)."""
+
+    def waits(seconds: float) -> bool:
+        raise AssertionError("landing waits")
+
+    jobs = [job for job in _JOBS if job["id"] != 13] + [gone]
+    found = landing(6, 1 << 59, jobs=jobs, is_gone=True).resolve([], {30: TableSpan(1, 125, 126, 8, 8)}, waits)
+    assert found.ddls == ()
+
+
+@pytest.mark.parametrize("collected", [0, 1 << 59])
+def test_a_change_is_found_behind_jobs_that_name_another_table(collected: int) -> None:
+    """RENAME TABLE of several tables is a job of one of them."""
+    of_two = document(12, 47, 7, None, MultipleTableInfos=[info(31, "other", "a"), info(30, "t", "a")])
+    jobs = [
+        document(9, 3, 4, info(31, "o", "a")),
+        *(job for job in _JOBS if job["id"] != 12),
+        of_two | {"table_id": 31},
+    ]
+    span, rows = TableSpan(1, 125, 126, 8, 8), rows_of((8, 125))
+    found = landing(6, collected, jobs=jobs).resolve([record(12)], {30: span}, lambda seconds: False, (), rows)
     assert [(ddl.job_id, ddl.commit_ts) for ddl in found.ddls] == [(12, 120), (13, 124)]
 
 

@@ -119,7 +119,6 @@ def test_a_run_goes_on_where_the_one_before_ended(settings, expected):
     check(settings, expected)
 
 
-@pytest.mark.xfail(strict=True, reason="defect: landing waits for a schema change of shop.hot that doesn't come")
 @pytest.mark.timeout(150)
 @pytest.mark.slow
 def test_of_two_pipelines_on_one_relay_log_one_lands_and_the_other_once_that_one_is_paused(

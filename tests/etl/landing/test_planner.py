@@ -35,7 +35,7 @@ class World:
     """Pumps, a clock, and the order in which the planner asked for things."""
 
     def __init__(self):
-        self.now = 1000
+        self.now = 1001
         self.pumps = []
         self.log = []
 
@@ -83,7 +83,7 @@ def test_pumps_that_counted_are_asked_while_the_registry_answers_and_new_ones_wh
 
     def registry():
         listed = [pump.status for pump in world.pumps]
-        while len(first.asked) < world.now - 1000 and world.now > 1001:
+        while len(first.asked) < world.now - 1001 and world.now > 1002:
             time.sleep(0.01)
         return listed
 
@@ -353,6 +353,12 @@ def test_idle_pumps_give_an_empty_window_every_interval_only(world, planner, mon
     plan = planner.plan(4)
     assert plan.ranges == () and plan.transactions == 0 and plan.hi == plan.fresh_ts
     assert planner.plan(plan.hi) is None
+
+
+def test_a_window_that_ends_at_the_fresh_timestamp_leaves_the_next_one_unused(world, planner):
+    """PD gives a timestamp once, so no transaction is committed at one of landing's own."""
+    world.pump("a")
+    assert planner.plan(4, empty_now=True).hi + 1 == world.now
 
 
 def test_pumps_are_asked_side_by_side(world, planner):
