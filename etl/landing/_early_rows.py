@@ -143,7 +143,7 @@ class EarlyRows:
             change = next_change(table, after_version, found, comes=early.comes)
             if change is None or change.left is None:
                 return
-            job, left = change
+            job, left = change.job, change.left
             record = next((record for record in found if record.job_id == job.id), None)
             after_version = job.schema_version
             if record is not None and record.commit_ts < first_ts:

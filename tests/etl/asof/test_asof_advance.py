@@ -13,8 +13,8 @@ from etl.asof.versions import Version
 from tests.etl.asof.asking import plain
 from tests.etl.story import table
 
-KEYED = Version.first(table(1, "k", "id int", "v int", primary="id"), with_generated=False)
-PLAIN = Version.first(table(2, "p", "t varchar(9)", "f float"), with_generated=False)
+KEYED = Version.first(table(1, "k", "id int", "v int", primary="id"), frozenset())
+PLAIN = Version.first(table(2, "p", "t varchar(9)", "f float"), frozenset())
 
 
 def rows(version: Version, *values: tuple[Any, ...]) -> pa.Table:
