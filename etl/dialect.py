@@ -1,7 +1,8 @@
 """What the server at the other end is and can do, told from its version and a few of its variables.
 
-MariaDB 10.11 is run by the tests. MySQL 5.7, 8.0 and 8.4 are by their documentation, TiDB by what was measured on 6.6:
-every line of docs/operations.md, "Which servers", is a field here. Nothing else asks for a product's name.
+MariaDB 10.11 and MySQL 9.7 are run by the tests. MySQL 5.7, 8.0 and 8.4 are by their documentation, TiDB by what was
+measured on 6.6: every line of docs/operations.md, "Which servers", is a field here. Nothing else asks for a product's
+name.
 """
 
 from __future__ import annotations
@@ -76,9 +77,9 @@ class Dialect:
     @property
     def takes_statements_ahead(self) -> bool:
         """Whether statements, and the rows of a LOAD DATA LOCAL, may be sent before those in front of them are
-        answered. MariaDB takes them; of others it isn't known.
+        answered. MariaDB and MySQL take them; an Aurora that calls itself 5.7 is known to hang.
         """
-        return self.product == "MariaDB" and self.loads_in_transactions
+        return self.loads_in_transactions and (self.product == MARIADB_PRODUCT or self.version >= (8, 0, 0))
 
     # Sessions
 

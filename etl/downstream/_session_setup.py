@@ -166,6 +166,11 @@ def problems(actual: Mapping[str, str]) -> Iterator[str]:
         yield "wsrep_load_data_splitting is ON: LOAD DATA would commit in parts; set it OFF"
     if _on(actual, "innodb_force_primary_key"):
         yield "innodb_force_primary_key is ON: tables that have no primary key upstream can't be made; set it OFF"
+    if _on(actual, "sql_require_primary_key") and not _on(actual, "sql_generate_invisible_primary_key"):
+        yield (
+            "sql_require_primary_key is ON and can't be set here: tables that have no primary key upstream can't be"
+            " made; set it OFF in the server's configuration, or grant this user SESSION_VARIABLES_ADMIN"
+        )
     if actual.get("secure_timestamp", "NO").upper() not in ("NO", ""):
         yield "secure_timestamp is not NO: the clock of a DDL can't be set to what it was upstream"
 

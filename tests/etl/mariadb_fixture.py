@@ -207,6 +207,27 @@ def mariadb(mariadb_server: MariaDBServer) -> MariaDBServer:
     return mariadb_server
 
 
+@pytest.fixture(scope="session")
+def own_mariadb_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[MariaDBServer]:
+    """A MariaDB that the tests start, also where `--downstream-server` names another server."""
+    if request.config.getoption("--downstream-server") is None:
+        yield request.getfixturevalue("mariadb_server")
+        return
+    server = MariaDBServer(tmp_path_factory.mktemp("mariadb"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def own_mariadb(own_mariadb_server: MariaDBServer) -> MariaDBServer:
+    """The same, emptied: for tests whose server pretends to be another product or version."""
+    own_mariadb_server.empty()
+    return own_mariadb_server
+
+
 @pytest.fixture
 def session(mariadb: MariaDBServer) -> Iterator[MySQLSession]:
     session = MySQLSession(mariadb.downstream)

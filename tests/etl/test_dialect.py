@@ -40,6 +40,12 @@ def test_only_where_a_rollback_undoes_it_rows_go_by_load_data() -> None:
     assert Dialect.of("8.4.0", {"local_infile": "1"}).loads_in_transactions
 
 
+def test_statements_are_sent_ahead_only_to_servers_that_are_known_to_take_them() -> None:
+    taken = {"10.11.1-MariaDB": True, "5.7.44": False, "8.0.36": True, "9.7.4-2": True, "5.7.25-TiDB-v8.5.0": False}
+    assert {text: Dialect.of(text).takes_statements_ahead for text in taken} == taken
+    assert not Dialect.of("8.4.0", {"local_infile": "OFF"}).takes_statements_ahead
+
+
 def test_each_server_is_asked_for_table_ids_in_its_own_tables() -> None:
     found = {
         text: re.search(r"INNODB_\w+|TIDB_TABLE_ID", Dialect.of(text).table_ids)

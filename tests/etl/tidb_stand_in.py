@@ -237,9 +237,7 @@ class _Session:
 
     def run(self) -> None:
         sequence, greeting = _read(self._server)
-        version_end = greeting.index(b"\0", 1)
-        rest = bytearray(greeting[version_end:])
-        rest[_CAPABILITIES_AT + 1] &= 0xFF & ~(_CLIENT_SSL >> 8)  # what is encrypted can't be looked into
+        rest = in_clear(greeting)[greeting.index(b"\0", 1) :]
         _write(self._client, sequence, greeting[:1] + self._stand_in.product.version + rest)
         sequence, answer = _read(self._client)
         _write(self._server, sequence, answer)
@@ -354,6 +352,13 @@ class _Session:
                     break
                 ends += packet[:1] == b"\xfe" and len(packet) < 9
         return answer
+
+
+def in_clear(greeting: bytes) -> bytes:
+    """Return a server's greeting without its offer of TLS: what is encrypted can't be looked into."""
+    changed = bytearray(greeting)
+    changed[greeting.index(b"\0", 1) + _CAPABILITIES_AT + 1] &= 0xFF & ~(_CLIENT_SSL >> 8)
+    return bytes(changed)
 
 
 def _read(source: socket.socket) -> tuple[int, bytes]:

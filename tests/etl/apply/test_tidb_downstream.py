@@ -32,6 +32,11 @@ TIDB = Dialect.of("5.7.25-TiDB-v6.6.0")
 
 
 @pytest.fixture
+def mariadb(own_mariadb: MariaDBServer) -> MariaDBServer:
+    return own_mariadb
+
+
+@pytest.fixture
 def tidb(mariadb: MariaDBServer) -> Iterator[TiDBStandIn]:
     stand_in = TiDBStandIn(mariadb)
     yield stand_in

@@ -66,6 +66,11 @@ def told(story: Story) -> dict[str, list[tuple[object, ...]]]:
 
 
 @pytest.fixture
+def mariadb(own_mariadb: MariaDBServer) -> MariaDBServer:
+    return own_mariadb
+
+
+@pytest.fixture
 def tidb(mariadb: MariaDBServer) -> Iterator[TiDBStandIn]:
     stand_in = TiDBStandIn(mariadb)
     yield stand_in

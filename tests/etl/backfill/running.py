@@ -21,6 +21,7 @@ from etl.backfill import BackfillRequest, BackfillSummary, create_backfill, run_
 from etl.backfill.reader import ChunkRead, ReadOrder, read_chunk
 from etl.copy.tidb_session import TidbAddress, TidbSession
 from etl.landing import run_land
+from etl.server_errors import UNKNOWN_DATABASE
 from etl.settings import Relay, Settings, Spark, Upstream, Window
 from relay import RelayLog
 from relay.jobs import Runner
@@ -91,9 +92,14 @@ class Pipeline:
         while True:
             if self.errors:
                 raise self.errors[0]
-            with contextlib.suppress(pymysql.err.ProgrammingError, IndexError):
+            try:
                 if found := condition():
                     return found
+            except (pymysql.err.ProgrammingError, IndexError):
+                pass
+            except pymysql.err.OperationalError as error:
+                if error.args[0] != UNKNOWN_DATABASE:  # MySQL's word for a table in one
+                    raise
             assert time.monotonic() < deadline, what
             time.sleep(0.05)
 

@@ -24,6 +24,11 @@ from tests.etl.tidb_stand_in import TiDBStandIn
 
 
 @pytest.fixture
+def mariadb(own_mariadb: MariaDBServer) -> MariaDBServer:
+    return own_mariadb
+
+
+@pytest.fixture
 def tidb(mariadb: MariaDBServer) -> Iterator[TiDBStandIn]:
     stand_in = TiDBStandIn(mariadb)
     yield stand_in

@@ -104,6 +104,8 @@ def test_a_default_with_quotes_and_backslashes_given_to_rows_that_are_there_stay
     before = table(11, "t", "id int", primary="id")
     added = column(2, "j json", origin_default=text)
     after = table(11, "t", "id int", added, primary="id")
+    if session.dialect.has_json_type:
+        pytest.skip("the server's JSON is a type of its own: existing rows are given no text for it")
     session.query("CREATE DATABASE d")
     session.query("CREATE TABLE d.t (id int PRIMARY KEY, j json)")
     session.query("INSERT INTO d.t (id) VALUES (1)")

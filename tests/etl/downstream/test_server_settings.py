@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from etl.apply import run_apply
+from etl.dialect import MARIADB_PRODUCT
 from etl.downstream import CheckpointError, CheckpointTable, DownstreamError, MySQLSession
 from etl.downstream.grants import ON_TABLES, grant_statements, missing_rights
 from etl.settings import Apply, Relay, Settings, Upstream
@@ -28,10 +29,15 @@ def with_globals(mariadb: MariaDBServer) -> Iterator[list[str]]:
 
 
 def set_global(server: MariaDBServer, changed: list[str], **values: str) -> None:
+    """Set those of the variables that the server has; skip the test if it has none of them."""
     with server.connect() as connection, connection.cursor() as cursor:
-        for name, value in values.items():
+        cursor.execute(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({', '.join(map(repr, (*values, '')))})")
+        there = [str(name) for name, _ in cursor.fetchall()]
+        if not there:
+            pytest.skip(f"this server has no {', '.join(values)}")
+        for name in there:
             changed.append(name)
-            cursor.execute(f"SET GLOBAL {name} = {value}")
+            cursor.execute(f"SET GLOBAL {name} = {values[name]}")
 
 
 def opened(server: MariaDBServer, **settings: object) -> MySQLSession:
@@ -71,6 +77,18 @@ def test_a_server_that_forces_primary_keys_is_refused_when_the_session_begins(
         opened(mariadb)
 
 
+def test_a_server_that_requires_primary_keys_is_refused_unless_it_makes_them_or_lets_the_session_turn_it_off(
+    mariadb: MariaDBServer, with_globals: list[str]
+) -> None:
+    set_global(mariadb, with_globals, sql_require_primary_key="ON")
+    with pytest.raises(DownstreamError, match=r"sql_require_primary_key is ON.*SESSION_VARIABLES_ADMIN"):
+        opened(mariadb)
+    root = opened(mariadb, user="root")
+    assert root.query("SELECT @@SESSION.sql_require_primary_key") == [(0,)]
+    set_global(mariadb, with_globals, sql_generate_invisible_primary_key="ON")
+    opened(mariadb)
+
+
 def test_servers_defaults_that_would_change_what_is_written_do_not_count(
     mariadb: MariaDBServer, with_globals: list[str]
 ) -> None:
@@ -88,10 +106,14 @@ def test_servers_defaults_that_would_change_what_is_written_do_not_count(
         max_error_count="0",
         tx_isolation="'SERIALIZABLE'",
         tx_read_only="1",
+        transaction_isolation="'SERIALIZABLE'",
+        transaction_read_only="1",
         sql_if_exists="1",
         autocommit="1",
         default_week_format="3",
         max_statement_time="1",
+        max_execution_time="1",
+        explicit_defaults_for_timestamp="0",
     )
     session = opened(mariadb)
     session.query("CREATE DATABASE d")
@@ -104,9 +126,13 @@ def test_servers_defaults_that_would_change_what_is_written_do_not_count(
     assert session.query("SELECT a FROM d.t ORDER BY 1") == [("a\tb",), ("c",)]
     assert session.execute("DELETE FROM d.t WHERE a LIKE '%b'") == 1
     assert session.query("SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_NAME = 't'") == [("InnoDB",)]
-    assert session.query("SELECT @@max_statement_time, @@tx_isolation, @@default_week_format") == [
-        (0.0, "REPEATABLE-READ", 0)
-    ]
+    assert session.query("SELECT @@default_week_format") == [(0,)]
+    isolation, limit = (
+        ("tx_isolation", "max_statement_time")
+        if session.dialect.product == MARIADB_PRODUCT
+        else ("transaction_isolation", "max_execution_time")
+    )
+    assert session.query(f"SELECT @@SESSION.{isolation}, @@SESSION.{limit}") == [("REPEATABLE-READ", 0)]
 
 
 @pytest.mark.parametrize(

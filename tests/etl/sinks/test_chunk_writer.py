@@ -100,6 +100,8 @@ TYPES = {
     "se set('a','b')": ("a,b", ""),
     "js json": ('{"a": [1, 2.5]}', '{"a": [1, 2.50]}'),
 }
+SAME_DOCUMENT = "js json"
+"""Its two values differ as text, and are one value where JSON is a type of its own."""
 
 
 def test_every_type_arrives_and_any_other_value_is_seen_and_replaced(place: Place) -> None:
@@ -109,6 +111,8 @@ def test_every_type_arrives_and_any_other_value_is_seen_and_replaced(place: Plac
     assert place.bring(of, ones, "a") == ChunkResult(2, 0, 2, examples=("missing: id=1", "missing: id=2"))
     assert place.bring(of, ones, "b") == ChunkResult(2, 2)
     for number, (spec, (_, other)) in enumerate(TYPES.items()):
+        if spec == SAME_DOCUMENT and place.sink._session.dialect.has_json_type:
+            other = '{"a": [1, 2.75]}'
         for row, value in ((0, other), (0, None), (1, other)):
             rows = [list(each) for each in ones]
             rows[row][number + 1] = value
@@ -140,10 +144,10 @@ def test_only_the_range_changes_and_in_it_everything_does(place: Place) -> None:
 
 
 @pytest.mark.parametrize("product", [TIDB, MYSQL], ids=lambda product: product.version)
-def test_other_servers_of_the_protocol_do_the_same(mariadb: MariaDBServer, product: Product) -> None:
-    stand_in = TiDBStandIn(mariadb, product)
+def test_other_servers_of_the_protocol_do_the_same(own_mariadb: MariaDBServer, product: Product) -> None:
+    stand_in = TiDBStandIn(own_mariadb, product)
     with contextlib.closing(stand_in):
-        place = Place(mariadb, stand_in.downstream)
+        place = Place(own_mariadb, stand_in.downstream)
         place.run(KEYED_SQL, "INSERT INTO d.t VALUES (1,1,'a'),(2,2,'b'),(3,3,'c'),(4,4,'d'),(8,9,'stale')")
         rows = [["2", "2", "b"], ["3", "30", "C"], ["5", "9", "z"]]
         found = place.bring(KEYED, rows, condition="`id` > 1 AND `id` < 8", key=("id",))

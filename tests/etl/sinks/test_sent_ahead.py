@@ -21,6 +21,7 @@ from etl.sinks.sink import ApplyError
 from etl.sinks.step_writer import StepWriter
 from etl.steps import DeleteDetail, LoadDetail, Step
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.tidb_stand_in import in_clear
 
 TABLES = 5
 LAYOUT = Layout(("id", "v"))
@@ -159,6 +160,9 @@ def renumbering(server: socket.socket, port: int) -> None:
     real = socket.create_connection(("127.0.0.1", port))
     in_handshake = True
 
+    greeting = real.recv(1 << 16)
+    client.sendall(greeting[:4] + in_clear(greeting[4:]))
+
     def back() -> None:
         with contextlib.suppress(OSError):
             while data := real.recv(1 << 16):
@@ -251,10 +255,14 @@ def asking(mariadb: MariaDBServer) -> Iterator[int]:
             client, _ = server.accept()
             real = socket.create_connection(("127.0.0.1", mariadb.port))
 
+            greeting = real.recv(1 << 16)
+            client.sendall(greeting[:4] + in_clear(greeting[4:]))
+
             def back() -> None:
-                while data := real.recv(1 << 16):
-                    at = data.find(b"\xfbsluice-")
-                    client.sendall(data if at < 0 else data[: at + 1] + b"/etc/sl" + data[at + 8 :])
+                with contextlib.suppress(OSError):
+                    while data := real.recv(1 << 16):
+                        at = data.find(b"\xfbsluice-")
+                        client.sendall(data if at < 0 else data[: at + 1] + b"/etc/sl" + data[at + 8 :])
                 client.close()
 
             threading.Thread(target=back, daemon=True).start()

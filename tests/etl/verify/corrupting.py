@@ -13,6 +13,7 @@ from typing import Any
 
 import pymysql
 
+from etl.dialect import Dialect
 from tests.etl.mariadb_fixture import MariaDBServer
 
 Rows = Counter[tuple[str | None, ...]]
@@ -64,11 +65,14 @@ class Damager:
         self.tables: dict[tuple[str, str], list[Column]] = {}
         self.keys: dict[tuple[str, str], list[str]] = {}
         names = ", ".join(f"'{schema}'" for schema in schemas)
-        documents = set(
-            self._run(
-                "SELECT CONSTRAINT_SCHEMA, TABLE_NAME, LOWER(CHECK_CLAUSE) FROM information_schema.CHECK_CONSTRAINTS"
+        documents: set[tuple[object, ...]] = set()
+        if not Dialect.of(str(self._connection.get_server_info())).has_json_type:  # type: ignore[no-untyped-call]
+            documents.update(
+                self._run(
+                    "SELECT CONSTRAINT_SCHEMA, TABLE_NAME, LOWER(CHECK_CLAUSE)"
+                    " FROM information_schema.CHECK_CONSTRAINTS"
+                )
             )
-        )
         for schema, table, name, kind, nullable, extra, key in self._run(
             "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, DATA_TYPE, IS_NULLABLE, EXTRA, COLUMN_KEY FROM"
             f" information_schema.COLUMNS WHERE TABLE_SCHEMA IN ({names}) ORDER BY ORDINAL_POSITION"
