@@ -7,7 +7,7 @@ import gzip
 import json
 import random
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -33,6 +33,8 @@ RECORDINGS = Path(__file__).parents[1] / "recordings"
 _HISTORY_PREFIX = "6d44444c4a6f624869ff73746f7279"
 _PUMPS = 3
 _TABLES_PREFIX = b"mDB:"
+ROW_WRITES = "row-writes.jsonl.gz"
+"""Name of the file in which an invented recording keeps TiKV's writes of rows in partitions."""
 _RESTARTS = 0.3
 """How likely landing is to begin again before a window."""
 _T = TypeVar("_T")
@@ -166,21 +168,25 @@ def _begun_again(relay: RelayLog, meta: Any, old_collations: bool) -> LandingSch
     )
 
 
-def _asked_of(folder: Path) -> AskTiKV:
-    """What the stand-in TiKV answers about rows in partitions."""
-
-    @functools.cache
-    def writes() -> Mapping[bytes, list[Write]]:
-        rows, found = RowWrites(_meta_values(folder).items()), defaultdict[bytes, list[Write]](list)
-        for commit_ts, start_ts, payload in committed(folder):
-            for key in rows.commit(rows.images(payload)):
-                found[key].append(Write(0, start_ts, commit_ts))
+def _row_writes(folder: Path) -> Mapping[bytes, list[Write]]:
+    """Return TiKV's writes of rows in partitions by key: those that the recording keeps, or the stand-in TiKV's."""
+    found = defaultdict[bytes, list[Write]](list)
+    if (folder / ROW_WRITES).exists():
+        with gzip.open(folder / ROW_WRITES, "rt", encoding="utf-8") as lines:
+            for entry in map(json.loads, lines):
+                found[bytes.fromhex(entry["key"])] = [Write(*write) for write in entry["writes"]]
         return found
+    rows = RowWrites(_meta_values(folder).items())
+    for commit_ts, start_ts, payload in committed(folder):
+        for key in rows.commit(rows.images(payload)):
+            found[key].append(Write(0, start_ts, commit_ts))
+    return found
 
-    def ask(keys: Collection[bytes]) -> Mapping[bytes, Mvcc]:
-        return {key: Mvcc(None, tuple(writes().get(key, ()))) for key in keys}
 
-    return ask
+def asked_of(folder: Path) -> AskTiKV:
+    """Return what answers, in TiKV's place, about rows in partitions of a recording."""
+    writes = functools.cache(lambda: _row_writes(folder))
+    return lambda keys: {key: Mvcc(None, tuple(writes().get(key, ()))) for key in keys}
 
 
 def land(
@@ -190,10 +196,9 @@ def land(
     through: int | None = None,
     cluster_id: int = 7,
     spread: random.Random | None = None,
-    ask: AskTiKV | None = None,
 ) -> RelayLog:
     """Write the windows of a recording, `transactions` each, to the relay log at `url`. `spread`: over the parts of
-    several pumps, of which two may have the same transaction. `ask`: TiKV, if another one than the stand-in.
+    several pumps, of which two may have the same transaction.
     """
     relay = RelayLog.open(url)
     rows = [row for row in committed(folder) if through is None or row[0] <= through]
@@ -203,7 +208,7 @@ def land(
         history.use_old_collations()
     landing = LandingSchema(history, meta, meta)
     restarts = random.Random(spread.random()) if spread is not None else None
-    definitions = DefinitionsUsed(relay, ask or _asked_of(folder), lambda: 0)
+    definitions = DefinitionsUsed(relay, asked_of(folder), lambda: 0)
     lo = rows[0][0] - 1
     for first in range(0, len(rows), transactions):
         if restarts is not None and restarts.random() < _RESTARTS:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +15,7 @@ from etl.rules import Route
 from tests.judge import wire
 from tests.judge.kinds import Kind
 from tests.judge.tables import Row, Table, named, quoted
-from upstream.tikv import Mvcc, Write
+from upstream.tikv import Write
 
 _INSERT, _UPDATE, _DELETE = 0, 1, 4
 _SQL_MODE = 1436549152
@@ -93,10 +92,6 @@ class Upstream:
     def transaction(self, version: int | None = None, start_ts: int | None = None) -> Transaction:
         """Begin a transaction that knows the schema `version` (default: the newest). `start_ts`: it began then."""
         return Transaction(self, self.version if version is None else version, start_ts)
-
-    def ask(self, keys: Collection[bytes]) -> dict[bytes, Mvcc]:
-        """What TiKV answers about keys."""
-        return {key: Mvcc(None, tuple(self.writes.get(key, ()))) for key in keys}
 
     def full_name(self, table: Table) -> str:
         """`schema.table`, as it is called downstream."""

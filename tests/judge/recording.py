@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.etl.relay_from_recording import ROW_WRITES
 from tests.judge import wire
 from tests.judge.invented_tidb import Upstream
 
@@ -15,7 +16,7 @@ CLUSTER_ID = 7_710_000_000_000_000_007
 
 
 def write(upstream: Upstream, folder: Path) -> None:
-    """binlogs.bin.gz, tikv-meta.jsonl.gz and recording.json in `folder`."""
+    """Write binlogs.bin.gz, tikv-meta.jsonl.gz, row-writes.jsonl.gz and recording.json to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     with gzip.open(folder / "binlogs.bin.gz", "wb", compresslevel=1) as file:
         for payload in upstream.binlogs:
@@ -23,6 +24,11 @@ def write(upstream: Upstream, folder: Path) -> None:
     with gzip.open(folder / "tikv-meta.jsonl.gz", "wt", encoding="utf-8", compresslevel=1) as lines:
         for key, value in _meta(upstream):
             lines.write(json.dumps({"key": key.hex(), "value": value.hex()}) + "\n")
+    with gzip.open(folder / ROW_WRITES, "wt", encoding="utf-8", compresslevel=1) as lines:
+        for row, writes in upstream.writes.items():
+            lines.write(
+                json.dumps({"key": row.hex(), "writes": [(w.kind, w.start_ts, w.commit_ts) for w in writes]}) + "\n"
+            )
     count = len(upstream.binlogs) // 2
     about = {
         "name": folder.name,

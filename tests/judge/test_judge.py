@@ -12,11 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.etl.mariadb_fixture import MariaDBServer, mariadb_server  # noqa: F401 - a fixture
+from tests.etl.relay_from_recording import asked_of
+from tests.judge import recording
 from tests.judge.features import FEATURES
 from tests.judge.invent import History
 from tests.judge.kinds import PLAIN
 from tests.judge.verdict import judge
 from tests.judge.writing import without_odd_bytes
+from upstream.tikv import Mvcc
 
 _FEATURES = st.sets(st.sampled_from(FEATURES), min_size=1, max_size=6)
 
@@ -71,3 +74,10 @@ def test_a_char_ends_with_no_blank_that_stood_before_an_odd_byte() -> None:
     char = next(kind for kind in PLAIN if kind.sql == "CHAR(9)")
     varchar = next(kind for kind in PLAIN if kind.tp == 15)
     assert (without_odd_bytes(b"a \t", char), without_odd_bytes(b"a \t", varchar)) == (b"a", b"a ")
+
+
+def test_a_recording_of_a_history_says_where_rows_were_written_behind_an_exchange_of_partitions(tmp_path: Path) -> None:
+    upstream = History(random.Random(0), [each for each in FEATURES if each not in {"routes", "merged"}]).grow(25)
+    recording.write(upstream, tmp_path / "recording")
+    written = {key: Mvcc(None, tuple(writes)) for key, writes in upstream.writes.items()}
+    assert written and asked_of(tmp_path / "recording")(written) == written

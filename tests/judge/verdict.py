@@ -76,7 +76,7 @@ def judge(
     recording.write(upstream, folder / "recording")
     url = f"file://{folder}/relay"
     spread = rng if rng.random() < _SEVERAL_PUMPS else None
-    land(folder / "recording", url, transactions=rng.choice((1, 3, 10, 1000)), spread=spread, ask=upstream.ask)
+    land(folder / "recording", url, transactions=rng.choice((1, 3, 10, 1000)), spread=spread)
     server.empty()
     max_rows, cut_tables = rng.choice((1, 20, 100_000)), rng.choice((0, 0, 1, 2, 4))
     killed, broken = 0, None

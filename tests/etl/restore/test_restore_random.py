@@ -79,10 +79,7 @@ def test_from_an_object_store_it_is_restored_the_same_with_a_base_and_as_files(
     }
 
 
-_MISSING_ROW = pytest.mark.xfail(strict=True, reason="defect: of three rows to be removed one isn't in Bank.select")
-
-
-@pytest.mark.parametrize("seed", [pytest.param(0, marks=_MISSING_ROW), 1, 2])
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_an_invented_history_is_restored_to_any_moment_whole_and_in_part_with_a_base_or_without(
     mariadb: MariaDBServer, tmp_path: Path, seed: int
 ) -> None:
