@@ -7,9 +7,10 @@ from __future__ import annotations
 from etl.ddl._conversions import conversions
 from etl.ddl._generate import create_table
 from etl.ddl._ran import has_run
+from etl.ddl._shown import shown_columns, temporary_table
 from etl.downstream import MySQLSession
 from etl.formats.ddl_forms import computed, without_foreign_keys, without_partitions
-from etl.formats.sql_text import quote_name, quote_table
+from etl.formats.sql_text import quote_table
 from etl.steps import ScopedDdl
 from upstream.ddl_actions import Action
 from upstream.folded import folded
@@ -36,14 +37,11 @@ def structure_differences(session: MySQLSession, table: Table) -> list[str]:
     """What of columns and unique keys is other than in the table that is there downstream; [] if its rows fit and are
     told apart in the same way.
     """
-    check = f"{quote_name(table.schema_name)}.{quote_name(f'sluice_same_{table.id}')}"
     statement, _ = create_table(without_foreign_keys(without_partitions(computed(table))), session.dialect)
-    session.execute(statement.replace(f"CREATE TABLE {quote_table(table)}", f"CREATE TEMPORARY TABLE {check}", 1))
-    try:
-        here, there = _columns(session, check), _columns(session, quote_table(table))
+    definition = statement.removeprefix(f"CREATE TABLE {quote_table(table)}")
+    with temporary_table(session, table.schema_name, f"sluice_same_{table.id}", definition) as check:
+        here, there = shown_columns(session, check), shown_columns(session, quote_table(table))
         keys_here, keys_there = _unique_keys(session, check), _unique_keys(session, quote_table(table))
-    finally:
-        session.execute(f"DROP TEMPORARY TABLE {check}")
     found = [
         f"column {name} is {there.get(name, 'missing')}, {kind} expected"
         for name, kind in here.items()
@@ -52,16 +50,6 @@ def structure_differences(session: MySQLSession, table: Table) -> list[str]:
     found += [f"column {name} ({kind}) is one too many" for name, kind in there.items() if name not in here]
     found += [f"unique key on {', '.join(key)} is missing" for key in sorted(keys_here - keys_there)]
     return found + [f"unique key on {', '.join(key)} is one too many" for key in sorted(keys_there - keys_here)]
-
-
-def _columns(session: MySQLSession, name: str) -> dict[str, str]:
-    rows = session.query(f"SHOW FULL COLUMNS FROM {name}")
-    return {
-        folded(str(r[0])): " ".join(
-            str(part) for part in (r[1], r[2] or "", "NULL" if r[3] == "YES" else "NOT NULL") if part
-        )
-        for r in rows
-    }
 
 
 def _unique_keys(session: MySQLSession, name: str) -> set[tuple[str, ...]]:

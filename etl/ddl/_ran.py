@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from etl.ddl._conversions import conversions
+from etl.ddl._generate import column_type
+from etl.ddl._shown import is_of_type, shown_columns
 from etl.ddl._state import actual_columns
 from etl.downstream import MySQLSession
+from etl.formats.sql_text import quote_name, quote_table
 from upstream.column_types import FLAG_MULTIPLE_KEY, FLAG_PRIMARY_KEY, FLAG_UNIQUE_KEY
 from upstream.ddl_actions import Action
 from upstream.ddl_job import DdlJob
 from upstream.folded import folded
-from upstream.schema import STATE_PUBLIC, Table
+from upstream.schema import STATE_PUBLIC, Column, Table
 
 _KEY_FLAGS = FLAG_PRIMARY_KEY | FLAG_UNIQUE_KEY | FLAG_MULTIPLE_KEY
 _INDEXES = "SELECT DISTINCT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
@@ -33,7 +38,7 @@ def has_run(session: MySQLSession, ddl: DdlJob) -> bool | None:
 
 Fact = tuple[str, str, str, str]
 """A kind (table, column, index, partition), the schema, the table, as they are written, and the name of what is there,
-in lower case.
+in lower case; of the kind type the column's name and the upstream's type.
 """
 
 
@@ -41,11 +46,38 @@ def how_many_ran(session: MySQLSession, ddls: Sequence[DdlJob]) -> tuple[int, in
     """Of DDL that runs in this order, how many have run: at least and at most. Each alone may look as if it had run, or
     hadn't, for what a later one has done; so it is asked after which of them things are as they are, all together.
     """
-    states = _states(ddls)
+    states, columns = _states(ddls), _columns_by_type(ddls)
     telling = set().union(*states) - set(states[0]).intersection(*states)
-    there = _there(session, {fact[1:3] for fact in telling}) & telling
+    found = _there(session, {fact[1:3] for fact in telling})
+    types, tell = _types_there(session, {fact: c for fact, c in columns.items() if fact in telling}, found)
+    telling -= columns.keys() - tell
+    there = (found | types) & telling
     fitting = [count for count, state in enumerate(states) if state & telling == there]
     return (fitting[0], fitting[-1]) if fitting else (0, len(ddls))
+
+
+def converted_already(session: MySQLSession, ddls: Iterable[DdlJob]) -> tuple[DdlJob, str] | None:
+    """Return the first DDL that would convert a column's values again, as the column has its new type already, with the
+    column and both types; None if there is none.
+    """
+    seen = set[tuple[int, str]]()
+    for ddl in ddls:
+        for conversion in conversions(ddl):
+            table, old, new = conversion.change.before, conversion.change.old, conversion.change.new
+            names = {(table.id, folded(old.name)), (table.id, folded(new.name))}
+            if not names & seen and _has_new_type(session, table, old, new):
+                return ddl, conversion.title
+            seen |= names
+    return None
+
+
+def _has_new_type(session: MySQLSession, table: Table, old: Column, new: Column) -> bool:
+    found = shown_columns(session, quote_table(table)) if actual_columns(session, table) else {}
+    actual = found.get(folded(new.name)) or found.get(folded(old.name))
+    if actual is None:
+        return False
+    is_new, is_old = (is_of_type(session, table.schema_name, column, actual) for column in (new, old))
+    return is_new and not is_old
 
 
 def not_replayable(ddls: Iterable[DdlJob]) -> DdlJob | None:
@@ -95,10 +127,47 @@ def _facts(tables: Mapping[int, Table | None]) -> set[Fact]:
         if table is not None:
             place = table.schema_name, table.name
             found.add(("table", *place, ""))
-            found |= {("column", *place, name) for name in _columns(table)}
+            found |= {("column", *place, name) for name in _columns(table)} | _type_facts(table).keys()
             found |= {("index", *place, name) for name in _indexes(table)}
             found |= {("partition", *place, name) for name in _partitions(table)}
     return found
+
+
+def _type_facts(table: Table) -> dict[Fact, Column]:
+    return {
+        ("type", table.schema_name, table.name, f"{folded(column.name)} {column_type(column)}"): column
+        for column in table.columns
+        if column.public and not column.hidden and not column.generated
+    }
+
+
+def _columns_by_type(ddls: Iterable[DdlJob]) -> dict[Fact, Column]:
+    found: dict[Fact, Column] = {}
+    for ddl in ddls:
+        for table in map(_kept, (*ddl.before.values(), *ddl.effect.tables.values())):
+            found |= _type_facts(table) if table is not None else {}
+    return found
+
+
+def _types_there(
+    session: MySQLSession, columns: Mapping[Fact, Column], names: set[Fact]
+) -> tuple[set[Fact], set[Fact]]:
+    """Return the types that columns have there, and all types of these columns. A column there that has none of its
+    types, or looks alike with several, is left out.
+    """
+    by_column: dict[Fact, list[Fact]] = defaultdict(list)
+    for fact, column in columns.items():
+        by_column["column", fact[1], fact[2], folded(column.name)].append(fact)
+    there, known = set[Fact](), set[Fact]()
+    for (kind, schema, table, name), facts in by_column.items():
+        if len(facts) < 2 or (kind, schema, table, name) not in names:  # its name tells
+            continue
+        actual = shown_columns(session, f"{quote_name(schema)}.{quote_name(table)}")[name]
+        fitting = [fact for fact in facts if is_of_type(session, schema, columns[fact], actual)]
+        if len(fitting) == 1:
+            there.update(fitting)
+            known.update(facts)
+    return there, known
 
 
 def _there(session: MySQLSession, places: set[tuple[str, str]]) -> set[Fact]:

@@ -6,10 +6,11 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from etl.ddl import DdlError, DdlExecutor, how_many_ran, not_replayable
+from etl.ddl import DdlError, DdlExecutor, converted_already, how_many_ran, not_replayable
 from etl.downstream import Checkpoint, MySQLSession
 from etl.steps import ScopedDdl
 from upstream.ddl_actions import Action
+from upstream.ddl_job import DdlJob
 
 log = logging.getLogger("sluice.apply")
 
@@ -53,18 +54,24 @@ def look_ahead(
         before = before.at(before.commit_ts)
     for ddl in ddls[least:most]:
         _check_repeatable(ddl)
+    if before.pending is None and (again := converted_already(session, ddls[least:most])):
+        raise _unrepeatable(again[0], f"change the values of {again[1]} twice")
     return before
 
 
 def _check_repeatable(ddl: ScopedDdl) -> None:
     """Raises DdlError for a DDL that must not run again if it has run."""
     if ddl.type == Action.EXCHANGE_PARTITION or _is_swap(ddl):
-        raise DdlError(
-            f"{ddl.title}: {ddl.query[:500]}: the"
-            " Drainer may have run it before it broke off, and a second time would undo it. If it has run, set"
-            ' "commitTS" in the checkpoint to this commit_ts; if it hasn\'t, set "safe-until" in the'
-            ' checkpoint\'s "sluice" to one less'
-        )
+        raise _unrepeatable(ddl, "undo it")
+
+
+def _unrepeatable(ddl: DdlJob, again: str) -> DdlError:
+    """Return the error for a DDL that may have run; `again`: what running it once more would do."""
+    return DdlError(
+        f"{ddl.title}: {ddl.query[:500]}: the Drainer may have run it before it broke off, and a second time would"
+        f' {again}. If it has run, set "commitTS" in the checkpoint to this commit_ts; if it hasn\'t, set "safe-until"'
+        ' in the checkpoint\'s "sluice" to one less'
+    )
 
 
 def _is_swap(ddl: ScopedDdl) -> bool:
