@@ -42,8 +42,8 @@ class Refused(Signal):
 class Terms:
     """On which terms a binlog is taken: from this cluster, not from the future, and as the node's `state()` has it.
 
-    Only an online pump takes Prewrites and probes; Commits, Rollbacks and fake binlogs are taken in every state
-    (`pausing` …), so that open transactions can end.
+    Only an online pump takes Prewrites and probes; Commits and Rollbacks are taken in every state (`pausing` …), so
+    that open transactions can end. Fake binlogs are a pump's own.
     """
 
     cluster_id: int
@@ -112,6 +112,8 @@ class Ingest:
         limit = self._time_limit
         if (start > limit.limit or commit > limit.limit) and limit.exceeded(max(start, commit)):
             raise Refused(_not_a_binlog(payload, limit.describe(max(start, commit))))
+        if tp == ROLLBACK and commit:  # in the index it would take the place of what committed then
+            raise Refused(_not_a_binlog(payload, f"a Rollback has no commit_ts, it has {commit}"))
         return Record(tp, start, commit, payload)
 
     def usual(self) -> tuple[bytes, int, bool, type[Record]]:
@@ -134,8 +136,10 @@ class Ingest:
         later: bool = False,
     ) -> None:
         """As Store.submit; `origin`: the connection they came over, if that is known."""
-        self._origins.sent(records, origin)
-        self._store.submit(records, done, here=here, later=later)
+        if self._origins.sent(records, origin):
+            self._store.submit(records, done, here=here, later=later)
+        else:
+            self._store.submit_checked(records, done, origin.ip if origin else "")
 
     def flush(self) -> None:
         """As Store.flush."""

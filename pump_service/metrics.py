@@ -147,6 +147,8 @@ class _StoreCollector:
         yield _counter(_STORE + "transactions_total", "transactions that left the sorter", stats.transactions)
         yield _counter(_STORE + "skipped_bytes_total", "unreadable bytes met in the value log", stats.skipped_bytes)
         yield _counter(_STORE + "late_commits_total", "Commits at or below maxCommitTS", stats.late_commits)
+        found = stats.contradictions
+        yield _counter(_STORE + "contradictions_total", "Commits that contradict an earlier verdict", found)
         yield _gauge("pending_prewrites", "Prewrites without a verdict", stats.pending_prewrites)
         yield _gauge(
             "oldest_pending_ts", "start (ms) of the oldest of them, 0 without", tso.physical_ms(stats.oldest_pending_ts)

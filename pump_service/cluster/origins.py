@@ -49,6 +49,10 @@ class Origin:
         self.closed_at = time.monotonic()
 
 
+_LOCAL = Origin("")
+"""Whoever is at the other end of a Unix socket: never gone."""
+
+
 class Origins:
     """`servers()` reads etcd and may raise; `is_open(start_ts)` says whether a Prewrite waits for its verdict.
     `connect`, `sent` and `Origin.close` are quick and may be called from the event loop; a thread of its own, from
@@ -78,18 +82,26 @@ class Origins:
         """A connection from that address."""
         return Origin(_plain(ip))
 
-    def sent(self, records: Sequence[Record], origin: Origin | None) -> None:
-        """The connection gives these records; None if nobody knows where they come from."""
+    def sent(self, records: Sequence[Record], origin: Origin | None) -> bool:
+        """Note that the connection gives these records; None if nobody knows where they come from. Returns whether
+        all verdicts among them are the first ones on Prewrites that came since the pump began.
+        """
         of = self._of
+        all_first = True
         for tp, start_ts, _, _ in records:
-            if tp != PREWRITE or origin is None:
-                of.pop(start_ts, None)
+            if tp != PREWRITE:
+                if of.pop(start_ts, None) is None:
+                    all_first = False
+                continue
+            if origin is None:
+                of[start_ts] = _LOCAL
                 continue
             of[start_ts] = origin
             if not origin.writes:
                 origin.writes = True
                 self._writers.add(origin)
                 self._hurry.set()
+        return all_first
 
     def is_gone(self, start_ts: int) -> bool:
         """Whether the TiDB that sent this Prewrite is dead, for all that is known. Asks etcd, and so may take its

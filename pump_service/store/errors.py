@@ -59,6 +59,15 @@ class NoDescriptorsError(StoreError):
         )
 
 
+class StoreBusyError(StoreError):
+    """More verdicts wait for a look than are taken."""
+
+    transient = True
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"{most} calls with verdicts on unknown Prewrites wait already")
+
+
 class InvalidRecordError(StoreError):
     """A record's timestamps can't be stored (negative, or not below 2**63)."""
 

@@ -381,14 +381,14 @@ class Indexer:
         for tp, start, commit in zip(batch.tps, batch.starts, batch.commits, strict=True):
             if tp != COMMIT or start == commit or commit > top:
                 continue
-            if self._holds(start, commit):
+            if self.holds(start, commit):
                 known.add(commit)
             elif self._index.get(start) is not None:
                 begun.add(start)
         return known, begun
 
-    def _holds(self, start: int, commit: int) -> bool:
-        """Whether that transaction's Commit can be read by way of the index."""
+    def holds(self, start: int, commit: int) -> bool:
+        """Return whether that transaction's Commit can be read by way of the index."""
         pointer = self._index.get(commit)
         try:
             return pointer is not None and stored_head(self._log.read(pointer)) == (COMMIT, start, commit)

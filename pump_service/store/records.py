@@ -79,6 +79,7 @@ class StoreStats(NamedTuple):
     index_errors: int
     resolver_queries: int
     late_commits: int
+    contradictions: int
     skipped_bytes: int
     corrupt_records: int
     missing_prewrites: int

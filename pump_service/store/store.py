@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from pump_service.store import pull
-from pump_service.store.binlog_head import encode_verdict
+from pump_service.store.binlog_head import encode_verdict, stored_head
 from pump_service.store.collector import Collector
 from pump_service.store.data_format import refuse_newer
 from pump_service.store.directory_lock import lock
@@ -34,6 +34,7 @@ from pump_service.store.small_window import SmallWindow, SmallWindows
 from pump_service.store.sorter import Sorter
 from pump_service.store.space import SpaceWatch
 from pump_service.store.value_log import ValueLog
+from pump_service.store.verdict_checks import VerdictChecks
 from pump_service.store.window_reader import WindowReader
 from pump_service.store.writer import Done, Writer
 from upstream.binlog_kinds import COMMIT, PREWRITE, ROLLBACK
@@ -96,6 +97,7 @@ class Store:
                 ResolvingTimes(options.resolve_after_s, options.resolve_retry_s),
             )
         )
+        self._checks = None if resolver is None else VerdictChecks(self, resolver)
         self._gc_lock = threading.Lock()
         self._closing = threading.Event()
         self._close_lock = threading.Lock()
@@ -116,6 +118,8 @@ class Store:
         store._space.start()
         if store._resolving is not None:
             store._resolving.start()
+        if store._checks is not None:
+            store._checks.start()
         if not store._indexer.wait_caught_up(options.recovery_wait_s):
             log.info("%s: the index is still being caught up with the value log in the background", data_dir)
         return store
@@ -148,6 +152,15 @@ class Store:
             done(NoSpaceError(self._space.available, self.options.stop_write_at_available_space))
             return
         self._writer.submit(records, size, done, here=here, later=later)
+
+    def submit_checked(self, records: Sequence[Record], done: Done, peer: str) -> None:
+        """As `submit`, of records with a verdict that may contradict an earlier one: TiKV is asked about it first.
+        Never waits. `peer`: the client's address, for logs.
+        """
+        if self._checks is None:
+            self.submit(records, done)
+        else:
+            self._checks.submit(records, done, peer)
 
     def flush(self) -> None:
         """Writes what waits for the next records; it may wait for the disk, if nobody else writes."""
@@ -227,6 +240,18 @@ class Store:
     def is_open(self, start_ts: int) -> bool:
         """Whether this Prewrite waits for its verdict."""
         return self._sorter.is_open(start_ts)
+
+    def holds(self, start_ts: int, commit_ts: int) -> bool:
+        """Return whether that transaction's Commit can be read."""
+        return self._indexer.holds(start_ts, commit_ts)
+
+    def prewrite_of(self, start_ts: int) -> bytes | None:
+        """Return the payload of that Prewrite, None if it isn't here or can't be read."""
+        try:
+            payload = self.lookup(start_ts)
+        except CorruptRecordError:
+            return None
+        return payload if payload is not None and stored_head(payload)[:2] == (PREWRITE, start_ts) else None
 
     def wait_caught_up(self, timeout_s: float) -> bool:
         """True once nothing is left to be indexed again from the value log after a start."""
@@ -347,8 +372,8 @@ class Store:
         if after_ts < gc_ts:
             raise WindowPurgedError(after_ts, gc_ts)
 
-    def _all_indexed(self) -> bool:
-        """Waits until the sorter knows everything that was written before this call; False if the index is behind."""
+    def all_indexed(self) -> bool:
+        """Wait until the sorter knows everything that was written before this call; False if the index is behind."""
         indexed = threading.Event()
         self._writer.fence(indexed)
         return indexed.wait(_FENCE_S)
@@ -357,7 +382,7 @@ class Store:
         """The largest timestamp <= `ts`, which must come from PD, such that every transaction acknowledged before this
         call either has its verdict here or commits later, if at all. None if the index is behind.
         """
-        if not self._all_indexed():
+        if not self.all_indexed():
             return None
         oldest = self._sorter.smallest_open()
         return min(ts, oldest) if oldest else ts
@@ -394,7 +419,7 @@ class Store:
         behind what has been written, nothing is known of open Prewrites and nothing happens. Returns gcTS as it is now.
         """
         with self._gc_lock:
-            if not self._all_indexed():
+            if not self.all_indexed():
                 log.warning("nothing is purged this time: the index is behind the value log")
             else:
                 self._collector.collect(ts)
@@ -426,6 +451,7 @@ class Store:
             recoveries=self._indexer.recoveries,
             index_errors=self._indexer.errors,
             resolver_queries=self._resolving.queries if self._resolving else 0,
+            contradictions=self._checks.contradictions if self._checks else 0,
             late_commits=self._sorter.late_commits,
             skipped_bytes=self._log.skipped_bytes,
             corrupt_records=self._log.corrupt_records,
@@ -448,6 +474,8 @@ class Store:
             self._closed = True
             self._closing.set()
             self._collector.stop()
+            if self._checks is not None:
+                self._checks.close()
             if self._resolving is not None:
                 self._resolving.close()
             self._writer.close()

@@ -59,7 +59,7 @@ def _client(authority, common_name):
 def _write(served, credentials):
     with grpc.secure_channel(served.secure, credentials) as channel:
         ts = time.time_ns() // 1_000_000 << 18
-        return channel.unary_unary("/binlog.Pump/WriteBinlog")(request(binlog(2, ts, ts)), timeout=60)
+        return channel.unary_unary("/binlog.Pump/WriteBinlog")(request(binlog(2, ts)), timeout=60)
 
 
 def test_grpc_and_http_work_over_tls_for_an_allowed_common_name(served, authority):

@@ -119,7 +119,7 @@ def test_a_full_queue_stops_reading_until_the_store_has_caught_up_and_loses_no_c
     client = served.client
     calls = []
     for number in range(1000):
-        message = request(binlog(2, _TS + number, _TS + number, value=b"v" * 200))
+        message = request(binlog(2, _TS + number, value=b"v" * 200))
         calls += [_headers(3 + 2 * number), f.frame(f.DATA, f.END_STREAM, 3 + 2 * number, grpc_body(message))]
     for at in range(0, len(calls), 50):
         client.send(*calls[at : at + 50])
@@ -144,7 +144,7 @@ def test_an_error_of_the_store_is_the_error_of_each_call(serve):
 
 def test_draining_answers_what_was_sent_and_then_says_goodbye(serve):
     served = serve()
-    served.client.call(3, request(binlog(2, _TS, _TS)))
+    served.client.call(3, request(binlog(2, _TS)))
     served.run(served.context.drain(3))
     assert served.client.answer(3).status == "0"
     served.client.wait_closed()

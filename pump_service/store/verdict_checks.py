@@ -1,0 +1,180 @@
+"""Asks TiKV about verdicts that contradict one which the pump has.
+
+A transaction ends once. A Commit whose Prewrite is here and isn't open, and that isn't here yet itself, says something
+else than the verdict before it: one of both is wrong. TiKV knows which. Until then readers keep what they were given.
+
+Only verdicts come here of which no connection is known to have sent the Prewrite (a second verdict, or the first one
+after a restart of the pump), so that all others cost nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from errors import SluiceError
+from pump_service.store.binlog_head import encode_verdict, prewrite_key
+from pump_service.store.errors import StoreBusyError, StoreClosedError
+from pump_service.store.records import Record, Resolver, VerdictKind
+from pump_service.store.writer import Done
+from upstream.binlog_kinds import COMMIT, PREWRITE
+
+log = logging.getLogger(__name__)
+
+MAX_WAITING = 4096
+"""Groups of records, each of one connection: more aren't taken."""
+
+
+class Kept(Protocol):
+    """What the store has."""
+
+    def wait_caught_up(self, timeout_s: float) -> bool:
+        """As Store.wait_caught_up."""
+
+    def all_indexed(self) -> bool:
+        """As Store.all_indexed."""
+
+    def is_open(self, start_ts: int) -> bool:
+        """As Store.is_open."""
+
+    def holds(self, start_ts: int, commit_ts: int) -> bool:
+        """As Store.holds."""
+
+    def prewrite_of(self, start_ts: int) -> bytes | None:
+        """As Store.prewrite_of."""
+
+    def submit(self, records: Sequence[Record], done: Done) -> None:
+        """As Store.submit."""
+
+
+class _Group(NamedTuple):
+    records: Sequence[Record]
+    done: Done
+    peer: str
+
+
+class VerdictChecks:
+    """One thread looks at them in the order in which they came."""
+
+    def __init__(self, store: Kept, resolver: Resolver) -> None:
+        self._store, self._resolver = store, resolver
+        self._groups: queue.Queue[_Group | None] = queue.Queue(MAX_WAITING)
+        self._in_doubt: set[int] = set()
+        """Opened again because TiKV didn't answer: only its verdict counts."""
+        self.contradictions = 0
+        self._thread = threading.Thread(target=self._run, name="pump-verdicts", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look at nothing more; what waits gets the answer of a closed store."""
+        self._groups.put(None)
+        self._thread.join()
+        while not self._groups.empty():
+            if (group := self._groups.get()) is not None:
+                group.done(StoreClosedError("the store is closed: nothing can be written any more"))
+
+    def submit(self, records: Sequence[Record], done: Done, peer: str) -> None:
+        """Take in records with such verdicts among them. Never waits; `done` as in Store.submit."""
+        try:
+            self._groups.put_nowait(_Group(records, done, peer))
+        except queue.Full:
+            done(StoreBusyError(MAX_WAITING))
+
+    def _run(self) -> None:
+        while (group := self._groups.get()) is not None:
+            groups = [group]
+            is_over = False
+            while not is_over:
+                try:
+                    more = self._groups.get_nowait()
+                except queue.Empty:
+                    break
+                is_over = more is None
+                if more is not None:
+                    groups.append(more)
+            is_known = self._store.wait_caught_up(0) and self._store.all_indexed()
+            self._in_doubt = {ts for ts in self._in_doubt if self._store.is_open(ts)}
+            for each in groups:
+                try:
+                    self._take(each, is_known=is_known)
+                except Exception as error:  # without this thread such verdicts would never be written
+                    log.exception("records of %s can't be taken in", each.peer)
+                    each.done(error)
+            if is_over:
+                return
+
+    def _take(self, group: _Group, *, is_known: bool) -> None:
+        """Behind an index that lags all are written as they are."""
+        kept = [record for record in group.records if not (is_known and self._is_settled(record, group.peer))]
+        if kept:
+            self._store.submit(kept, group.done)
+        else:
+            group.done(None)
+
+    def _is_settled(self, record: Record, peer: str) -> bool:
+        """Whether nothing has to be written of it any more."""
+        start_ts = record.start_ts
+        if record.tp == PREWRITE:
+            return False
+        if self._store.is_open(start_ts):
+            return start_ts in self._in_doubt
+        if record.tp != COMMIT:  # it hides no transaction that committed
+            return False
+        if self._store.holds(start_ts, record.commit_ts):
+            return True
+        prewrite = self._store.prewrite_of(start_ts)
+        return prewrite is not None and not self._is_true(record, prewrite, peer)
+
+    def _is_true(self, record: Record, prewrite: bytes, peer: str) -> bool:
+        """Whether TiKV says so, too."""
+        start_ts, commit_ts = record.start_ts, record.commit_ts
+        self.contradictions += 1
+        try:
+            kind, found_ts = self._resolver(start_ts, prewrite_key(prewrite))
+        except SluiceError as error:
+            if not error.transient:  # TiKV has dropped what it knew
+                return self._refuse(record, peer, str(error))
+            log.error(
+                "%s says that transaction %d committed at %d, which contradicts an earlier verdict, and TiKV can't be"
+                " asked (%s): readers wait until it can",
+                peer or "a client",
+                start_ts,
+                commit_ts,
+                error,
+            )
+            self._in_doubt.add(start_ts)
+            self._store.submit([Record(PREWRITE, start_ts, 0, prewrite)], _report)
+            return False
+        if kind is VerdictKind.COMMITTED and found_ts == commit_ts:
+            log.error(
+                "transaction %d committed at %d, TiKV says so: an earlier verdict on it was wrong, and readers may have"
+                " been given it. Compare its rows: `sluice verify`",
+                start_ts,
+                commit_ts,
+            )
+            return True
+        if kind is VerdictKind.COMMITTED and not self._store.holds(start_ts, found_ts):
+            self._store.submit(
+                [Record(COMMIT, start_ts, found_ts, encode_verdict(COMMIT, start_ts, found_ts))], _report
+            )
+        return self._refuse(record, peer, f"TiKV says {kind.value} ({found_ts})")
+
+    def _refuse(self, record: Record, peer: str, why: str) -> bool:
+        log.error(
+            "%s says that transaction %d committed at %d, which contradicts an earlier verdict, and isn't believed: %s",
+            peer or "a client",
+            record.start_ts,
+            record.commit_ts,
+            why,
+        )
+        return False
+
+
+def _report(error: BaseException | None) -> None:
+    if error is not None:
+        log.warning("a verdict of TiKV's could not be written: %s", error)
