@@ -12,14 +12,22 @@ __all__ = ["LoginConnection"]
 
 _GREETING_BYTES = 1 << 20
 """of one packet before the login is complete: a greeting and what plugins exchange are a few hundred"""
+_HEAD_BYTES = 4
+_WHOLE_BYTES = (1 << 24) - 1
+"""A part of a packet with so many bytes is followed by another one."""
 _CLEAR = (b"mysql_clear_password", b"dialog")
 """plugins by which a server is given the password itself"""
 
 
 class LoginConnection(pymysql.connections.Connection):
-    """PyMySQL's connection, which gives the password in clear only over TLS with a checked certificate."""
+    """PyMySQL's connection, which gives the password in clear only over TLS with a checked certificate, and keeps
+    packets to a size.
+    """
 
+    most_packet_bytes = 256 << 20
+    """Of one packet, which is a row at the most: TiDB's largest row has 120 MB, as text hardly more than twice that."""
     _is_logged_in = False
+    _packet_bytes = 0
 
     def _process_auth(self, plugin_name: bytes, auth_packet: Any, handler: Any = None) -> Any:
         this: Any = self
@@ -47,5 +55,16 @@ class LoginConnection(pymysql.connections.Connection):
             raise pymysql.err.OperationalError(
                 CR.CR_SERVER_LOST, f"a packet of {num_bytes} bytes before the login: this is no SQL server"
             )
+        if num_bytes == _WHOLE_BYTES:
+            self._packet_bytes += num_bytes
+            if self._packet_bytes > self.most_packet_bytes:
+                this = self
+                this._force_close()
+                raise pymysql.err.OperationalError(
+                    CR.CR_SERVER_LOST,
+                    f"a packet of more than {self.most_packet_bytes >> 20} MiB: no row is that large",
+                )
+        elif num_bytes != _HEAD_BYTES:
+            self._packet_bytes = 0
         data: bytes = parent._read_bytes(num_bytes)
         return data

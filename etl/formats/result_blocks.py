@@ -17,7 +17,7 @@ BLOCK_BYTES = 4 << 20
 
 
 def result_blocks(connection: Any, statement: str | bytes, read_timeout_s: float) -> Iterator[Block]:
-    """The rows of a query over a pymysql connection, about BLOCK_BYTES at a time, never more than come. Whoever doesn't
+    """The rows of a query over a `LoginConnection`, about BLOCK_BYTES at a time, never more than come. Whoever doesn't
     read to the end must close the connection. Raises pymysql's errors, OSError, ProtocolError.
     """
     connection._execute_command(COMMAND.COM_QUERY, statement)
@@ -25,7 +25,7 @@ def result_blocks(connection: Any, statement: str | bytes, read_timeout_s: float
     for _ in range(columns):
         connection._read_packet()
     connection._read_packet()  # the end of the columns
-    packets = RowPackets(columns)
+    packets = RowPackets(columns, connection.most_packet_bytes)
     connection._sock.settimeout(read_timeout_s)
     while not packets.is_over:
         data = connection._rfile.read1(_READ_BYTES)

@@ -69,8 +69,9 @@ class Block:
 class RowPackets:
     """The rows of one answer, behind its columns. Bytes go in by `feed`, whole rows come out of `take`."""
 
-    def __init__(self, columns: int) -> None:
-        self._columns = columns
+    def __init__(self, columns: int, most_bytes: int) -> None:
+        """`most_bytes`: of a row, about."""
+        self._columns, self._most_bytes = columns, most_bytes
         self._data = bytearray()
         self._at = 0
         self._begins: list[int] = []
@@ -84,7 +85,9 @@ class RowPackets:
         return self._at >= least_bytes or self.is_over or self._large_next
 
     def feed(self, data: bytes) -> None:
-        """More of the answer has come."""
+        """More of the answer has come. Raises ProtocolError."""
+        if self._large_next and len(self._data) > self._most_bytes:
+            raise ProtocolError(f"a packet of more than {self._most_bytes >> 20} MiB: no row is that large")
         self._data += data
         self._scan()
 

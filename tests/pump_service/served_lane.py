@@ -30,7 +30,8 @@ class ServedLane:
         self.thread.start()
         host, port = self.run(self.front.listen("127.0.0.1", 0, None))
         self.run(self.front.serve())
-        self.client = RawClient(f"{host}:{port}")
+        self.address = f"{host}:{port}"
+        self.client = RawClient(self.address)
 
     def run(self, coroutine):
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
@@ -10,6 +11,8 @@ from collections.abc import Callable
 import pymysql.err
 import pytest
 
+from etl.formats.result_blocks import result_blocks
+from etl.formats.text_rows import ProtocolError
 from etl.sql_login import LoginConnection
 
 _SECRET = "the-password-itself"
@@ -23,8 +26,19 @@ def _packet(number: int, payload: bytes) -> bytes:
     return len(payload).to_bytes(3, "little") + bytes([number]) + payload
 
 
-def _logged_in_to(script: Callable[[socket.socket], None]) -> tuple[Exception, bytes]:
-    """The error of a login at a server that greets and then does as `script` has it; all that the client sent."""
+def _endless(sock: socket.socket, number: int) -> None:
+    """A packet that never ends."""
+    while True:
+        sock.sendall(_packet(number, bytes((1 << 24) - 1)))
+        number = (number + 1) % 256
+
+
+def _logged_in_to(
+    script: Callable[[socket.socket], None], use: Callable[[LoginConnection], object] = bool
+) -> tuple[Exception, bytes]:
+    """The error of a login at a server that greets and then does as `script` has it, or of what it is used for; all
+    that the client sent.
+    """
     received = bytearray()
 
     def serve() -> None:
@@ -43,9 +57,11 @@ def _logged_in_to(script: Callable[[socket.socket], None]) -> tuple[Exception, b
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        with pytest.raises(pymysql.err.MySQLError) as caught:
-            LoginConnection(host="127.0.0.1", port=listening.getsockname()[1], user="u", password=_SECRET,
-                            read_timeout=60)  # fmt: skip
+        with pytest.raises((pymysql.err.MySQLError, ProtocolError)) as caught:
+            connection = LoginConnection(host="127.0.0.1", port=listening.getsockname()[1], user="u", password=_SECRET,
+                                         read_timeout=60)  # fmt: skip
+            with contextlib.closing(connection):
+                use(connection)
         thread.join(60)
     return caught.value, bytes(received)
 
@@ -58,11 +74,38 @@ def test_the_password_is_not_sent_in_clear_on_request(switch: bytes) -> None:
 
 
 def test_a_packet_without_an_end_is_refused_before_the_login() -> None:
-    def endless(sock: socket.socket) -> None:
-        number = 2
-        while True:
-            sock.sendall(_packet(number, bytes((1 << 24) - 1)))
-            number = (number + 1) % 256
-
-    error, _ = _logged_in_to(endless)
+    error, _ = _logged_in_to(lambda sock: _endless(sock, 2))
     assert "before the login" in str(error)
+
+
+_OK = b"\0\0\0\x02\0\0\0"
+_TEXT = b"\x03def\0\0\0\x01a\0\x0c\x2d\0\xff\xff\xff\xff\xfb\0\0\0\0\0"
+_COLUMN = _packet(1, b"\1") + _packet(2, _TEXT) + _packet(3, b"\xfe\0\0\2\0")
+
+
+def _read_blocks(connection: LoginConnection) -> object:
+    return list(result_blocks(connection, "SELECT 1", 60))
+
+
+def _query(connection: LoginConnection) -> object:
+    with connection.cursor() as cursor:
+        return cursor.execute("SELECT 1")
+
+
+@pytest.mark.parametrize("use", [_query, _read_blocks])
+@pytest.mark.parametrize("begin", ["answer", "row"])
+def test_a_packet_without_an_end_is_refused_behind_the_login(
+    use: Callable[[LoginConnection], object], begin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LoginConnection, "most_packet_bytes", 40 << 20)
+
+    def script(sock: socket.socket) -> None:
+        sock.sendall(_packet(2, _OK))
+        while b"SELECT 1" not in sock.recv(65536):
+            sock.sendall(_packet(1, _OK))
+        if begin == "row":
+            sock.sendall(_COLUMN)
+        _endless(sock, 4 if begin == "row" else 1)
+
+    error, _ = _logged_in_to(script, use)
+    assert "a packet of more than 40 MiB" in str(error)

@@ -8,6 +8,7 @@ import pytest
 
 from etl.formats.result_blocks import result_blocks
 from etl.formats.text_rows import ProtocolError, RowPackets
+from etl.sql_login import LoginConnection
 from tests.etl.mariadb_fixture import MariaDBServer
 
 END = b"\xfe\0\0\2\0"
@@ -31,7 +32,7 @@ def packets(payload: bytes) -> bytes:
 
 
 def rows_out_of(stream: bytes, columns: int, cuts: list[int]) -> list[tuple[bytes | None, ...]]:
-    found = RowPackets(columns)
+    found = RowPackets(columns, 1 << 30)
     rows: list[tuple[bytes | None, ...]] = []
     for low, high in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         found.feed(stream[low:high])
@@ -63,7 +64,7 @@ def test_a_row_of_many_megabytes_lies_between_small_ones(size: int) -> None:
 
 
 def test_an_error_in_the_place_of_a_row_ends_the_answer_and_is_kept() -> None:
-    found = RowPackets(1)
+    found = RowPackets(1, 1 << 30)
     found.feed(packets(value(b"a")) + packets(b"\xff\x15\x05#HY000gone"))
     block = found.take()
     assert block is not None
@@ -74,7 +75,7 @@ def test_an_error_in_the_place_of_a_row_ends_the_answer_and_is_kept() -> None:
 
 @pytest.mark.parametrize("payload", [b"\x01a", b"\x01a\x01b\x01c", b"\x09a"])
 def test_a_row_with_other_than_its_columns_is_an_error(payload: bytes) -> None:
-    found = RowPackets(2)
+    found = RowPackets(2, 1 << 30)
     found.feed(packets(payload))
     with pytest.raises(ProtocolError):
         found.take()
@@ -84,7 +85,9 @@ def test_what_a_server_sends_is_what_the_driver_reads(mariadb: MariaDBServer) ->
     statement = (
         "SELECT seq, IF(seq % 7 = 0, NULL, REPEAT(CHAR(seq % 256), seq % 300)), seq / 3 FROM mysql.seq_1_to_100000"
     )
-    connection = mariadb.connect(conv={}, use_unicode=False)
+    connection = LoginConnection(
+        host="127.0.0.1", port=mariadb.port, user="root", autocommit=None, conv={}, use_unicode=False
+    )
     with connection.cursor() as cursor:
         cursor.execute(statement)
         expected = list(cursor.fetchall())

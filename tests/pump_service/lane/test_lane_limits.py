@@ -8,7 +8,7 @@ from pump_service.lane import LaneLimits
 from pump_service.lane import frames as f
 from pump_service.lane.hpack import encode_headers
 from tests.pump_service.pumpkit import binlog, request
-from tests.pump_service.rawhttp2 import CALL, grpc_body
+from tests.pump_service.rawhttp2 import CALL, RawClient, grpc_body
 from tests.pump_service.served_lane import ServedLane
 
 _BLOCK = encode_headers(CALL)
@@ -97,6 +97,28 @@ def test_under_pressure_the_oldest_message_gets_room_and_then_the_next(serve):
     while served.store.lookup(_TS + 5) is None:  # the index follows the answer
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+def test_of_all_connections_together_one_message_may_grow_to_the_largest_size(serve):
+    served = serve(message=300_000, partial=50_000, share=0, stream_window=1 << 20)
+    begun = b"\0" + (300_000).to_bytes(4, "big") + bytes(10_000)
+    clients = [served.client, *(RawClient(served.address) for _ in range(9))]
+    for client in clients:
+        client.send(_headers(3), f.frame(f.DATA, 0, 3, begun))
+    for _ in range(28):
+        for client in clients:
+            if not any(kind == f.RST_STREAM for kind, *_ in client.frames):
+                client.send(f.frame(f.DATA, 0, 3, bytes(10_000)))
+                client.read(0.01)
+    until = time.monotonic() + 60
+    while served.context.uploads.size < 290_005:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert served.context.uploads.size <= 300_005 + 50_000
+    refused = [client for client in clients if any(kind == f.RST_STREAM for kind, *_ in client.frames)]
+    assert len(refused) >= len(clients) - 5
+    for client in clients[1:]:
+        client.close()
 
 
 def test_an_upload_that_waits_for_room_gets_it_when_the_one_before_it_ends(serve):
