@@ -14,7 +14,7 @@ WORKDIR /src
 COPY pyproject.toml uv.lock README.md LICENSE hatch_build.py airflow.cfg ./
 # what the package needs changes seldom, so it has a layer of its own
 RUN uv venv --python /usr/local/bin/python /opt/venv \
- && uv export --quiet --frozen --no-default-groups --no-emit-project --no-hashes --output-file /src/locked.txt
+ && uv export --quiet --frozen --no-default-groups --no-emit-project --output-file /src/locked.txt
 
 FROM build AS build-wheel
 # for the compiled kernels

@@ -107,3 +107,7 @@ def test_a_pump_needs_no_more_than_the_packages_of_its_image():
         assert not names or names & brought, f"{module} of {names}"
     dependencies = (ROOT / "pyproject.toml").read_text().split("dependencies = [")[1].split("]\n")[0]
     assert wanted <= set(re.findall(r'"([a-z0-9-]+)', dependencies))
+
+
+def test_every_package_is_checked_by_its_hash():
+    assert all("hashes" not in line for stage in STAGES.values() for line in stage.all("RUN"))
