@@ -46,6 +46,8 @@ class Family:
     """The tables whose rows begin in the base."""
     results: Mapping[int, Mapping[str, int]]
     """By moment, the ids of the wanted tables by name."""
+    until: Mapping[int, int]
+    """By id, the commit ts through which changes count: rows of later ones come to no wanted table."""
 
     @property
     def is_dealt(self) -> bool:
@@ -73,12 +75,12 @@ def families(
     others. `is_whole`: no transaction is left out, so that each change must fit what is there. Raises AsOfError.
     """
     ids = {table.id for tables in wanted.values() for table in tables.values()}
-    ddls = _relevant(history.ddls, ids)
+    ddls, until = _relevant(history.ddls, ids)
     found: list[Family] = []
     refused: dict[frozenset[str], StartTooLateError] = {}
     for group in _groups(ids, ddls, wanted):
         try:
-            family = _family(history, group, ddls, wanted)
+            family = _family(history, group, ddls, wanted, until)
         except StartTooLateError as error:
             named = {name for tables in wanted.values() for name, table in tables.items() if table.id in group}
             refused[frozenset(named)] = error
@@ -87,19 +89,26 @@ def families(
     return found, refused
 
 
-def _relevant(ddls: list[DdlJob], ids: set[int]) -> list[DdlJob]:
-    """The DDL that what is in `ids` comes from; adds to `ids` what belongs to it."""
-    found = []
+def _relevant(ddls: list[DdlJob], ids: set[int]) -> tuple[list[DdlJob], dict[int, int]]:
+    """Return the DDL that what is in `ids` comes from, and by id the commit ts through which what is added to `ids`
+    belongs to it.
+    """
+    found: list[DdlJob] = []
+    until: dict[int, int] = {}
     for ddl in reversed(ddls):
         touched = ids & ddl.effect.tables.keys()
         if not touched:
             continue
         found.append(ddl)
         if ddl.type == Action.EXCHANGE_PARTITION:
-            ids |= {i for i, table in (*ddl.effect.tables.items(), *ddl.before.items()) if table is not None}
+            come = {i for i, table in (*ddl.effect.tables.items(), *ddl.before.items()) if table is not None}
         elif ddl.type in _RENUMBERS:
-            ids |= ddl.effect.tables.keys()
-    return found[::-1]
+            come = set(ddl.effect.tables)
+        else:
+            continue
+        until |= dict.fromkeys(come - ids, ddl.commit_ts)
+        ids |= come
+    return found[::-1], until
 
 
 def _groups(ids: set[int], ddls: list[DdlJob], wanted: Wanted) -> list[frozenset[int]]:
@@ -116,7 +125,9 @@ def _groups(ids: set[int], ddls: list[DdlJob], wanted: Wanted) -> list[frozenset
     return [frozenset(group) for group in found]
 
 
-def _family(history: History, ids: frozenset[int], ddls: list[DdlJob], wanted: Wanted) -> Family:
+def _family(
+    history: History, ids: frozenset[int], ddls: list[DdlJob], wanted: Wanted, until: Mapping[int, int]
+) -> Family:
     own = {ddl.commit_ts: ddl for ddl in ddls if ids & ddl.effect.tables.keys()}
     for ddl in own.values():
         if ddl.type not in _KNOWN:
@@ -129,7 +140,8 @@ def _family(history: History, ids: frozenset[int], ddls: list[DdlJob], wanted: W
     breaks = tuple(sorted(own.keys() | set(history.moments)))
     stretches = list(_stretches(history, ids, own, breaks))
     based = frozenset(ids & history.known.keys() & stretches[0].keys())
-    family = Family(ids, breaks, own, tuple(stretches), based, results)
+    last = {i: until.get(i, history.until_ts) for i in ids}
+    family = Family(ids, breaks, own, tuple(stretches), based, results, last)
     return _dealt(_with_leaving(family))
 
 

@@ -121,6 +121,7 @@ class _Pieces:
         for table_id in np.intersect1d(np.unique(ids), self._ids).tolist():
             buckets = self._plan.by_table[table_id]
             own = changes.filter(pa.array(ids == table_id))
+            own = _between(own, 0, buckets.family.until[table_id])
             breaks = np.array(buckets.family.breaks, np.int64)
             stretches = np.searchsorted(breaks, own["commit_ts"].to_numpy(), side="left")
             for stretch in np.unique(stretches).tolist():

@@ -188,3 +188,24 @@ def test_partitions_that_cant_be_told_after_an_exchange_without_validation_are_r
     left = replace(after, partition=_PARTITIONS | {"definitions": [second]})
     past.ddl(Action.DROP_PARTITION, "ALTER TABLE t DROP PARTITION p0", {10: left}, versions=(3,), began_ts=past.ts)
     _refused(past, r"DROP PARTITION p0`: an EXCHANGE PARTITION before it put rows into d\.t")
+
+
+def test_what_becomes_of_a_table_after_it_gave_its_rows_to_a_wanted_one_is_not_asked(past: Past) -> None:
+    whole = past.create(table(10, "t", "p int", "v date", partition=_PARTITIONS))
+    alone = past.create(table(11, "u", "p int", "v date"))
+    past.rows(whole, {"p": 2, "v": "2020-01-02"})
+    past.rows(alone, {"p": 5, "v": "2020-01-05"})
+    first, second = _PARTITIONS["definitions"]  # type: ignore[misc]
+    after = replace(whole, partition=_PARTITIONS | {"definitions": [first | {"id": 11}, second]})
+    exchanged = replace(alone, id=900)
+    past.ddl(
+        Action.EXCHANGE_PARTITION, "ALTER TABLE t EXCHANGE PARTITION p0 WITH TABLE u", {10: after, 11: None,
+        900: exchanged}, versions=(1, 1), began_ts=past.ts, finished_ts=past.ts + 5, asked=True,
+    )  # fmt: skip
+    past.rows(exchanged, {"p": 3, "v": "2020-01-03"})
+    altered = with_columns(exchanged, (exchanged.columns[0], column(3, "v datetime")))
+    past.alter(altered, "ALTER TABLE u MODIFY v datetime")
+    past.rows(altered, {"p": 3, "v": "2020-01-03 00:00:00"}, kind=DELETE)
+    past.ddl(Action.DROP_TABLE, "DROP TABLE u", {900: None})
+    past.rows(after, {"p": 6, "v": "2020-01-06"})
+    assert past.at() == [(5, "2020-01-05"), (6, "2020-01-06")]
