@@ -55,7 +55,7 @@ class CopyProgress:
     def show_job(self, progress: JobProgress) -> None:
         """Show how far a job is."""
         whole = progress.in_all
-        self._show(whole.done.bytes, whole.bytes_in_all, job_text(progress))
+        self._show(whole.done.bytes_of_plan, whole.bytes_in_all, job_text(progress))
 
     def _show(self, done: int, in_all: int, text: str) -> None:
         now = time.monotonic()
@@ -88,7 +88,7 @@ def copy_text(progress: Progress, now: float) -> str:
     done, in_all = _extent(progress)
     parts = [
         f"{100 * done // in_all} %" if in_all else "",
-        f"{size(progress.bytes)} of {size(progress.bytes_in_all)}" if progress.bytes_in_all else "",
+        f"{size(progress.bytes)} of about {size(progress.bytes_in_all)}" if progress.bytes_in_all else "",
         f"{progress.rows:,} rows, {progress.rows / seconds:,.0f}/s" if progress.rows else "",
         f"{duration(seconds * (in_all - done) / done)} left" if progress.rows and in_all // 100 < done < in_all else "",
         progress.doing,
@@ -99,7 +99,7 @@ def copy_text(progress: Progress, now: float) -> str:
 def _extent(progress: Progress) -> tuple[int, int]:
     """How much is done, and of how much: bytes, or chunks if nothing tells of bytes."""
     if progress.bytes_in_all:
-        return min(progress.bytes, progress.bytes_in_all), progress.bytes_in_all
+        return min(progress.planned_bytes, progress.bytes_in_all), progress.bytes_in_all
     return progress.chunks, progress.chunks_in_all
 
 

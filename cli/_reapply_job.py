@@ -29,7 +29,7 @@ def run_here(settings: Settings, job: Job, command: str) -> int:
 
         def show(done: Done, of: TableProgress) -> None:
             left = of.bytes_in_all - of.done.bytes
-            display.show(Progress(left, 0, done.bytes, 0, done.rows, doing="row changes", began_s=began))
+            display.show(Progress(left, 0, done.bytes, done.bytes, 0, done.rows, doing="row changes", began_s=began))
 
         summary = run_reapply(settings, job, Runner(f"`{command}` of {operator()}"), on_progress=show)
     return _say(summary)

@@ -103,7 +103,7 @@ def _total(summary: VerifySummary) -> str:
         found = f"nothing was compared, {len(summary.left_out)} tables were left out"
     whose = "TiDB" if summary.how == "upstream" else "base and archive"
     return (
-        f"{found}: {compared} tables, {summary.rows:,} rows, {size(summary.bytes)} compared with {whose} at the"
+        f"{found}: {compared} tables, {summary.rows:,} rows, about {size(summary.bytes)} compared with {whose} at the"
         f" checkpoint {summary.ts} in {summary.seconds:,.1f} s ({rate:,.0f} rows/s)"
     )
 

@@ -11,7 +11,7 @@ from etl.copy.definitions import Definitions
 from etl.copy.errors import CopyError
 from etl.copy.source import Chunk, Source
 from relay.archive import BaseTable
-from relay.jobs import TableProgress
+from relay.jobs import Done, TableProgress
 from upstream import tso
 from upstream.schema import Schema, Table
 
@@ -54,13 +54,10 @@ class BasePlan:
 
     def progress(self, done: Mapping[int, Sequence[Any]]) -> dict[str, TableProgress]:
         """By table, what there is to do; `done`: the numbers of chunks that are written, with what was written."""
-        from relay.jobs import Done
-
         found: dict[str, TableProgress] = {}
         for number, chunk in enumerate(self.chunks):
             before = found.get(chunk.full_name, TableProgress())
-            rows = sum(file.rows for file in done.get(number, ()))
-            after = before.done + Done(rows, chunk.bytes, 1) if number in done else before.done
+            after = before.done + done_of(done[number], chunk.bytes) if number in done else before.done
             found[chunk.full_name] = TableProgress(after, before.bytes_in_all + chunk.bytes, before.chunks_in_all + 1)
         return found
 
@@ -93,6 +90,11 @@ class BasePlan:
             **{**document, **texts, "tables": tuple(map(BaseTable.from_json, document["tables"])),
                "chunks": tuple(map(Chunk.from_json, document["chunks"]))}
         )  # fmt: skip
+
+
+def done_of(files: Sequence[Any], planned_bytes: int) -> Done:
+    """Return what the files of a chunk count for in the job's progress."""
+    return Done(sum(file.rows for file in files), sum(file.row_bytes for file in files), 1, planned_bytes)
 
 
 def plan_of_source(

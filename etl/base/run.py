@@ -18,7 +18,7 @@ from etl.base.from_downstream import Stripe, read_stripes, stripes_of
 from etl.base.from_source import SourceRows
 from etl.base.hindrances import downstream_tables, hindrances, some
 from etl.base.place import BasePlace
-from etl.base.plan import BasePlan, schemas_of, table_of, with_files
+from etl.base.plan import BasePlan, done_of, schemas_of, table_of, with_files
 from etl.base.request import ARCHIVE, DOWNSTREAM, BaseWish
 from etl.base.rolled import ROLLED_BYTES, past_of, rolling
 from etl.base.unchanged import ids_of
@@ -201,7 +201,7 @@ class _Making:
     def _tell(self, written: Written) -> None:
         for number, files in written.items():
             chunk = self._plan.chunks[number]
-            self._run.did(chunk.full_name, Done(sum(file.rows for file in files), chunk.bytes, 1))
+            self._run.did(chunk.full_name, done_of(files, chunk.bytes))
             self._run.doing(chunk.full_name)
 
     def _gc_hold(self) -> GcHold | None:
@@ -277,7 +277,7 @@ class _Making:
             for stripe, written in read_stripes(snapshot, stripes, self._storage, f"bases/{name}", self._go_on):
                 full_name = stripe.place.table.full_name
                 files.setdefault(full_name, []).extend(written)
-                self._run.did(full_name, Done(sum(file.rows for file in written), stripe.bytes, 1))
+                self._run.did(full_name, done_of(written, stripe.bytes))
                 self._run.doing(full_name)
             self._check_order()
         self._check_unchanged(ts, {i for stripe in stripes for i in ids_of(stripe.place.table)})

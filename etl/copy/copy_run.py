@@ -43,11 +43,14 @@ Place = tuple[Settings, Definitions, CheckpointTable, MySQLSession]
 
 @dataclass(slots=True)
 class Progress:
-    """How far a copy is. `bytes` are those read from the source; `began_s`: a `time.monotonic()`."""
+    """How far a copy is. `bytes` are those of the rows that this process copied; `planned_bytes`: of `bytes_in_all`,
+    which the plan estimates, what is done; `began_s`: a `time.monotonic()`.
+    """
 
     bytes_in_all: int = 0
     chunks_in_all: int = 0
     bytes: int = 0
+    planned_bytes: int = 0
     chunks: int = 0
     rows: int = 0
     waited_s: float = 0.0
@@ -59,6 +62,7 @@ class Progress:
     def add(self, done: ChunkDone) -> None:
         """A chunk more is downstream."""
         self.bytes += done.bytes
+        self.planned_bytes += done.planned_bytes
         self.chunks += 1
         self.rows += done.rows
         self.waited_s += done.waited_s
@@ -149,7 +153,7 @@ class CopyRun:
         found = {planned.table.full_name: TableProgress() for planned in self.plan.tables}
         for number, chunk in enumerate(self.plan.chunks):
             before = found[chunk.full_name]
-            done = before.done + Done(there[number], chunk.bytes, 1) if number in there else before.done
+            done = before.done + Done(there[number], 0, 1, chunk.bytes) if number in there else before.done
             found[chunk.full_name] = TableProgress(done, before.bytes_in_all + chunk.bytes, before.chunks_in_all + 1)
         return found
 
@@ -162,7 +166,7 @@ class CopyRun:
         if ended:
             return
         for number in there:
-            self.progress.bytes += self.plan.chunks[number].bytes
+            self.progress.planned_bytes += self.plan.chunks[number].bytes
             self.progress.chunks += 1
         left = [number for number in range(len(self.plan.chunks)) if number not in there]
         mine = sorted(left, key=lambda number: number % shares != share)
@@ -172,7 +176,7 @@ class CopyRun:
             mine, lambda session, n: self._lock.hold(session, share * sessions + n), self._may_go_on
         ):
             if not done.found_there or shares == 1:
-                self._run.did(done.table, Done(done.rows, done.bytes, 1))
+                self._run.did(done.table, Done(done.rows, done.bytes, 1, done.planned_bytes))
             self._run.doing(done.table)
             self.tables.warnings += done.warnings
             self.progress.add(done)

@@ -38,15 +38,16 @@ _FAREWELL_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class ChunkDone:
-    """A chunk that is downstream: its number, its table upstream, rows, bytes read; the seconds that its session waited
-    for its rows, and spent writing them. `found_there`: it was downstream already, another process has copied it, or
-    this one, before it lost its connection.
+    """A chunk that is downstream: its number, its table upstream, rows, their bytes as text, and what the plan took
+    these for; the seconds that its session waited for its rows, and spent writing them. `found_there`: it was
+    downstream already, another process has copied it, or this one, before it lost its connection.
     """
 
     number: int
     table: str
     rows: int
     bytes: int
+    planned_bytes: int
     waited_s: float = 0.0
     written_s: float = 0.0
     found_there: bool = False
@@ -187,8 +188,8 @@ class Loader:
         session.begin()
         if not self._copied.claim(session, number):
             session.rollback()
-            return ChunkDone(number, chunk.full_name, 0, chunk.bytes, found_there=True)
-        rows, written_s, began = 0, 0.0, time.perf_counter()
+            return ChunkDone(number, chunk.full_name, 0, 0, chunk.bytes, found_there=True)
+        rows, size, written_s, began = 0, 0, 0.0, time.perf_counter()
         target = f"{quote_name(planned.schema)}.{quote_name(planned.name)}"
         for batch in self._make(chunk, planned.table):
             for layout, count, warnings, payload in zip(*(column for column in batch.columns), strict=True):
@@ -206,6 +207,7 @@ class Loader:
                     raise DownstreamError(error.code, f"copying {chunk.full_name}: {error.message}") from error
                 self._check(session, planned, outcome, (count.as_py(), warnings.as_py()))
                 rows += count.as_py()
+                size += payload.as_buffer().size
                 written_s += time.perf_counter() - sent
         sent = time.perf_counter()
         self._copied.note(session, number, rows)
@@ -214,7 +216,8 @@ class Loader:
         session.commit()
         ended = time.perf_counter()
         written_s += ended - sent
-        return ChunkDone(number, chunk.full_name, rows, chunk.bytes, ended - began - written_s, written_s)
+        waited_s = ended - began - written_s
+        return ChunkDone(number, chunk.full_name, rows, size, chunk.bytes, waited_s, written_s)
 
     def _computed_there(self, session: MySQLSession, planned: PlannedTable) -> frozenset[str]:
         if planned.target not in self._computed:

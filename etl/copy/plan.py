@@ -203,7 +203,7 @@ class _Planner:
                 continue
             self._notes += [
                 f"{chunk.full_name}: {chunk.place.get('file', 'a range of its key')} is one chunk of"
-                f" {chunk.bytes / 1e6:,.0f} MB, so"
+                f" about {chunk.bytes / 1e6:,.0f} MB, so"
                 " one transaction downstream: smaller files (dumpling -F 256MiB), or plain ones, are safer"
                 for chunk in found
                 if chunk.bytes > _LARGE_CHUNK_BYTES
@@ -224,7 +224,7 @@ def _extent(size: int, chunks: int) -> str:
     )
     shown = f"{size / 10**power:,.1f}" if power else f"{size}"
     in_chunks = f"{chunks} chunk{'' if chunks == 1 else 's'}"
-    return f"{shown} {unit} in {in_chunks}" if size else in_chunks
+    return f"about {shown} {unit} in {in_chunks}" if size else in_chunks
 
 
 def without_values(table: Table, columns: Sequence[str]) -> str:

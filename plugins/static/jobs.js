@@ -86,7 +86,7 @@ function bar({ progress, state }) {
 
 function numbers({ progress, state }) {
   const parts = [];
-  if (progress.bytes_in_all || progress.chunks_in_all) parts.push([`${progress.percent} %`, progress.bytes_in_all ? `${size(progress.bytes)} of ${size(progress.bytes_in_all)}` : `${count(progress.chunks)} of ${many(progress.chunks_in_all, "chunk")}`]);
+  if (progress.bytes_in_all || progress.chunks_in_all) parts.push([`${progress.percent} %`, progress.bytes_in_all ? `${size(progress.bytes)} of about ${size(progress.bytes_in_all)}` : `${count(progress.chunks)} of ${many(progress.chunks_in_all, "chunk")}`]);
   parts.push([count(progress.rows), progress.rows_in_all ? `of ${count(progress.rows_in_all)} rows` : progress.rows === 1 ? "row" : "rows"]);
   if (progress.tables) parts.push([`${count(progress.tables_done)} of ${count(progress.tables)}`, progress.tables === 1 ? "table" : "tables"]);
   if (state === "running" && progress.rows_per_s) parts.push([rate(progress.rows_per_s), `rows, ${size(progress.bytes_per_s)}/s`]);
@@ -170,7 +170,7 @@ function tables(job, detail, around) {
               h("td", {}, table.name),
               h("td", { class: "number" }, `${table.percent} %`),
               h("td", { class: "number" }, count(table.rows)),
-              h("td", { class: "number" }, table.bytes_in_all ? `${size(table.bytes)} of ${size(table.bytes_in_all)}` : size(table.bytes)),
+              h("td", { class: "number" }, table.bytes_in_all ? `${size(table.bytes)} of about ${size(table.bytes_in_all)}` : size(table.bytes)),
             ),
           ),
         ),

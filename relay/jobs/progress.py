@@ -21,20 +21,33 @@ __all__ = ["Done", "JobProgress", "Member", "TableProgress"]
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Rows that were written (or compared), bytes that were read for them, chunks that are whole."""
+    """Rows that were written (or compared), bytes that were read for them, chunks that are whole. `planned_bytes`: what
+    the plan took the bytes for; 0 if `bytes` are the plan's.
+    """
 
     rows: int = 0
     bytes: int = 0
     chunks: int = 0
+    planned_bytes: int = 0
 
     def __add__(self, other: Done) -> Done:
-        return Done(self.rows + other.rows, self.bytes + other.bytes, self.chunks + other.chunks)
+        return Done(
+            self.rows + other.rows,
+            self.bytes + other.bytes,
+            self.chunks + other.chunks,
+            self.planned_bytes + other.planned_bytes,
+        )
+
+    @property
+    def bytes_of_plan(self) -> int:
+        """How much of the bytes that the plan has in all is done."""
+        return self.planned_bytes or self.bytes
 
 
 @dataclass(frozen=True, slots=True)
 class TableProgress:
-    """A table of a job, by the name it has upstream: what is done, and what there is in all. `rows_in_all` is None if
-    nothing tells.
+    """A table of a job, by the name it has upstream: what is done, and what there is in all, in bytes about.
+    `rows_in_all` is None if nothing tells.
     """
 
     done: Done = Done()
@@ -46,7 +59,7 @@ class TableProgress:
     def percent(self) -> int:
         """Of the bytes; of the chunks if nothing tells of bytes."""
         if self.bytes_in_all:
-            return min(100, 100 * self.done.bytes // self.bytes_in_all)
+            return min(100, 100 * self.done.bytes_of_plan // self.bytes_in_all)
         return 100 * self.done.chunks // self.chunks_in_all if self.chunks_in_all else 100
 
     def to_json(self) -> dict[str, Any]:
@@ -132,15 +145,17 @@ class JobProgress:
     def left_s(self) -> float | None:
         """How many seconds more it will take at the pace of the last moments; None if nothing tells."""
         whole = self.in_all
-        left = whole.bytes_in_all - whole.done.bytes
+        left = whole.bytes_in_all - whole.done.bytes_of_plan
         if left <= 0:
             return 0.0 if whole.bytes_in_all else None
-        return left / self.bytes_per_s if self.bytes_per_s else None
+        if not self.bytes_per_s or not whole.done.bytes_of_plan:
+            return None
+        return left * whole.done.bytes / whole.done.bytes_of_plan / self.bytes_per_s
 
     def __str__(self) -> str:
         whole, left_s = self.in_all, self.left_s
         parts = [
-            f"{whole.percent} % of {whole.bytes_in_all / 1e6:,.1f} MB",
+            f"{whole.percent} % of about {whole.bytes_in_all / 1e6:,.1f} MB",
             f"{whole.done.rows:,} rows",
             f"{self.rows_per_s:,.0f}/s",
             *([] if left_s is None else [f"{left_s:,.0f} s left"]),
@@ -163,8 +178,11 @@ class JobProgress:
 
 
 def _counts(table: TableProgress) -> dict[str, Any]:
+    done = table.done
     return {
-        **asdict(table.done),
+        "rows": done.rows,
+        "bytes": done.bytes,
+        "chunks": done.chunks,
         "bytes_in_all": table.bytes_in_all,
         "chunks_in_all": table.chunks_in_all,
         "rows_in_all": table.rows_in_all,

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from cli._copy_progress import copy_text
 from etl.copy.bootstrap import Bootstrap
 from etl.copy.bootstrap_run import BootstrapSummary, Progress
 from etl.copy.definitions import Definitions
@@ -207,14 +208,39 @@ def test_a_copy_that_is_broken_off_ends_while_rows_are_still_waited_for(mariadb:
     assert ask(mariadb, "SELECT id FROM d.item ORDER BY id") == [(1,), (2,)]
 
 
-def three_chunks(mariadb: MariaDBServer, folder: Path) -> tuple[Settings, Bootstrap, MakeLoads]:
+def three_chunks(
+    mariadb: MariaDBServer, folder: Path, kind: type[DumplingFolder] = DumplingFolder
+) -> tuple[Settings, Bootstrap, MakeLoads]:
     files = {f"d.item.{n}.sql": items([(b"%d" % n, b"1")]) for n in range(3)}
-    source = DumplingFolder.open(write(folder / "dump", files))
+    source = kind.open(write(folder / "dump", files))
     settings = replace(settings_of(mariadb, folder), apply=Apply(worker_count=1))
     made = Bootstrap(
         settings, source, Definitions(source.position, 5, (Schema(ITEM.schema_id, "d"),), (ITEM,)), 7, ["d.*"]
     )
     return settings, made, lambda chunk, one: make_loads(source.spec(), chunk, one)
+
+
+class Guessing(DumplingFolder):
+    """A source that knows no sizes."""
+
+    def chunks(self, table: Table) -> list[Chunk]:
+        return [replace(chunk, bytes=64 << 20) for chunk in super().chunks(table)]
+
+
+def test_a_copy_says_what_its_rows_had_and_not_what_its_plan_took_them_for(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    _, made, make = three_chunks(mariadb, tmp_path, Guessing)
+    seen: list[Progress] = []
+    job = made.begin()
+    with job.run_as(Runner("a test")) as run:
+        summary = made.run_of(job, run, lambda progress: seen.append(replace(progress))).whole(make)
+    assert (summary.rows, summary.bytes) == (3, 12)  # each `0<tab>1<newline>`
+    assert "in all   1 table: about 297 B in 3 chunks" in made.plan().lines()
+    (last,) = [one for one in seen if one.chunks == 3][:1]
+    assert copy_text(last, last.began_s + 1).startswith("100 %, 12 B of about 201.3 MB, 3 rows")
+    progress = job.status().progress
+    assert (progress.in_all.percent, progress.in_all.done.bytes, progress.left_s) == (100, 12, 0)
 
 
 def ordered(made: Bootstrap, make: MakeLoads, order: str, runner: Runner | None = None) -> tuple[Job, BootstrapSummary]:
@@ -291,7 +317,7 @@ def test_processes_that_share_the_chunks_copy_each_once(mariadb: MariaDBServer, 
     with ThreadPoolExecutor(len(others)) as threads:
         for part in [threads.submit(share, number, *other) for number, other in enumerate(others)]:
             part.result()
-    assert job.status().progress.tables["d.item"].done == Done(3, job.status().progress.in_all.bytes_in_all, 3)
+    assert job.status().progress.tables["d.item"].done == Done(3, 12, 3, job.status().progress.in_all.bytes_in_all)
     with job.join(Runner("finish", "group")) as run:
         summary = made.run_of(job, run).finish(make)
     assert (summary.rows, summary.rows_there, job.status().state) == (0, 3, DONE)
