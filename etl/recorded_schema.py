@@ -15,7 +15,7 @@ from upstream.by_id import tables_by_id, to_json
 from upstream.ddl_job import DdlJob, PastMove
 from upstream.schema import Table
 
-_KEYS = ("tables", "ddls", "truncated_tables", "schema_version", "moved", "relaxed")
+_KEYS = ("tables", "ddls", "truncated_tables", "schema_version", "moved", "relaxed", "doubled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,9 @@ class RecordedSchema:
     relaxed: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """Tables that have unique indexes, by id, which the upstream enforces no longer; () where it does, but for rows of
     partitions that are about to be dropped."""
+    doubled: Mapping[int, bool] = field(default_factory=dict)
+    """By table id, for tables that a job reorganizes behind the window: whether TiDB has written rows twice under
+    different hidden row ids."""
 
     @classmethod
     def of(cls, window: Window) -> RecordedSchema:
@@ -67,6 +70,7 @@ class RecordedSchema:
             "schema_version": self.schema_version,
             "moved": [move.to_json() for move in self.moved],
             "relaxed": {str(table_id): list(indexes) for table_id, indexes in self.relaxed.items()},
+            "doubled": {str(table_id): differ for table_id, differ in self.doubled.items()},
         }
 
     @classmethod
@@ -79,6 +83,7 @@ class RecordedSchema:
             int(document["schema_version"]),
             tuple(PastMove.from_json(move) for move in document["moved"]),
             {int(key): tuple(map(int, indexes)) for key, indexes in document["relaxed"].items()},
+            {int(key): bool(differ) for key, differ in (document.get("doubled") or {}).items()},
         )
 
 

@@ -53,6 +53,10 @@ class Window:
     doesn't hold to any more; none, if they hold but for rows of partitions that are about to be dropped. Written only
     if there are any.
     """
+    doubled: Mapping[str, Any] = field(default_factory=dict)
+    """Table id (decimal string) of each table that a job reorganizes behind hi: whether TiDB has written rows twice
+    under different hidden row ids. Written only if there are any.
+    """
 
     @property
     def path(self) -> str:
@@ -85,6 +89,8 @@ class Window:
             record["moved"] = [dict(entry) for entry in self.moved]
         if self.relaxed:
             record["relaxed"] = dict(self.relaxed)
+        if self.doubled:
+            record["doubled"] = dict(self.doubled)
         return record
 
     @classmethod
@@ -98,13 +104,14 @@ class Window:
         raw.setdefault("skipped", [])
         raw.setdefault("moved", [])
         raw.setdefault("relaxed", {})
+        raw.setdefault("doubled", {})
         known = {entry.name for entry in fields(cls)}
         if set(raw) != known:
             raise ValueError(f"the record has the fields {sorted(raw)}, expected {sorted(known)}")
         for name in ("lo", "hi", "cluster_id", "landed_ms", "transactions", "changes", "schema_version"):
             _expect(raw, name, int)
         _expect(raw, "token", str)
-        for name in ("tables", "timings_ms", "relaxed"):
+        for name in ("tables", "timings_ms", "relaxed", "doubled"):
             _expect(raw, name, dict)
         for name, kind in (
             ("parts", dict),

@@ -128,6 +128,10 @@ MOVES_ROWS = REMOVES_PARTITIONS | {
 """Jobs after which rows that were written by the definition before lie elsewhere, or nowhere. They go through several
 schema versions, and rows follow one or another."""
 
+WRITES_TWICE = frozenset({Action.REORGANIZE_PARTITION, Action.PARTITION_TABLE, Action.REMOVE_PARTITIONING})
+"""Jobs during which sessions write each row into its old and its new partition, and each change into the binlog twice.
+ADD PARTITION and COALESCE PARTITION of a HASH or KEY table are jobs of REORGANIZE_PARTITION."""
+
 REMOVES_ROWS = REMOVES_PARTITIONS | {Action.DROP_SCHEMA, Action.DROP_TABLE, Action.TRUNCATE_TABLE}
 """Jobs after which rows are gone."""
 

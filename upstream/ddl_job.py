@@ -72,6 +72,8 @@ class DdlJob:
     """Transactions (start_ts) in windows before that wrote by the definition that it leaves behind, though their rows
     there name an older version.
     """
+    row_ids_differ: bool = False
+    """Whether TiDB wrote rows into the old and the new partition under different hidden row ids while it ran."""
 
     @property
     def title(self) -> str:
@@ -111,6 +113,8 @@ class DdlJob:
             document["asked"] = True
         if self.ahead:
             document["ahead"] = list(self.ahead)
+        if self.row_ids_differ:
+            document["row_ids_differ"] = True
         if self.before:
             document["before"] = to_json(self.before)
         return document
@@ -178,6 +182,7 @@ def _values(document: Mapping[str, Any]) -> dict[str, Any]:
         "before": tables_by_id(document.get("before")),
         "asked": bool(document.get("asked")),
         "ahead": tuple(int(start_ts) for start_ts in document.get("ahead") or ()),
+        "row_ids_differ": bool(document.get("row_ids_differ")),
     }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from upstream import tso
 from upstream.by_id import TablesNow, to_json
-from upstream.ddl_actions import IGNORED_ACTIONS, MOVES_ROWS, Action
+from upstream.ddl_actions import IGNORED_ACTIONS, MOVES_ROWS, WRITES_TWICE, Action
 from upstream.ddl_job import Effect
 from upstream.folded import folded
 from upstream.job import HistoryError, Job
@@ -75,6 +75,8 @@ class SchemaHistory:
         nothing about the versions of jobs of different tables."""
         self.moved: dict[int, list[Moved]] = {}
         """The last few jobs of MOVES_ROWS of each table, under all the ids it had before and after."""
+        self.written_twice: dict[int, int] = {}
+        """By table id: when the last job of WRITES_TWICE was over (TSO)."""
         self._dropped_schemas: dict[int, _Dropped] = {}
 
     @classmethod
@@ -133,6 +135,8 @@ class SchemaHistory:
             effect = _binary(effect)
         if job.type in MOVES_ROWS:
             self._note_move(job, effect)
+        if job.type in WRITES_TWICE:
+            self.written_twice[job.table_id] = job.finished_ts
         for schema_id, schema in effect.schemas.items():
             if schema is None:
                 self.schemas.pop(schema_id, None)
@@ -167,6 +171,7 @@ class SchemaHistory:
                 self.moved[table_id] = kept
             else:
                 del self.moved[table_id]
+        self.written_twice = {i: ts for i, ts in self.written_twice.items() if ts >= before_ts}
         self._dropped_schemas = {i: d for i, d in self._dropped_schemas.items() if d.finished_ts >= before_ts}
 
     @property
@@ -186,6 +191,7 @@ class SchemaHistory:
             "dropping_columns": sorted(self.dropping_columns),
             "changed_at": {str(table_id): version for table_id, version in self.changed_at.items()},
             "moved": [_move_to_json(m) for m in sorted(moves.values(), key=lambda m: m.job.schema_version)],
+            "written_twice": {str(table_id): ts for table_id, ts in self.written_twice.items()},
             "dropped_schemas": {
                 str(schema_id): {"finished_ts": dropped.finished_ts, "tables": [t.to_json() for t in dropped.tables]}
                 for schema_id, dropped in self._dropped_schemas.items()
@@ -205,6 +211,7 @@ class SchemaHistory:
         history.changed_at = {int(table_id): version for table_id, version in document["changed_at"].items()}
         for move in document["moved"]:
             history._put_move(_move_from_json(move))
+        history.written_twice = {int(table_id): ts for table_id, ts in document.get("written_twice", {}).items()}
         history._dropped_schemas = {
             int(schema_id): _Dropped(dropped["finished_ts"], [Table.from_json(t) for t in dropped["tables"]])
             for schema_id, dropped in document["dropped_schemas"].items()

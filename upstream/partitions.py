@@ -21,7 +21,7 @@ from upstream.partition_bounds import string_value
 from upstream.partition_expression import Moment, PartitionError, evaluate
 from upstream.schema import Column, Table
 
-__all__ = ["PartitionError", "collated", "partition_ids", "partition_of"]
+__all__ = ["PartitionError", "collated", "partition_ids", "partition_of", "physical_ids"]
 
 RANGE, HASH, LIST, KEY = 1, 2, 3, 4
 
@@ -30,6 +30,14 @@ def partition_ids(table: Table) -> dict[int, str]:
     """The partitions of a table by TiDB's physical table id, each with its name."""
     definitions = (table.partition or {}).get("definitions") or ()
     return {int(d["id"]): d["name"]["O"] if isinstance(d["name"], Mapping) else str(d["name"]) for d in definitions}
+
+
+def physical_ids(table: Table) -> set[int]:
+    """Return all ids under which TiKV may have rows of a table, those of a reorganization that runs included."""
+    info = table.partition or {}
+    kinds = ("definitions", "adding_definitions", "dropping_definitions")
+    ids = {int(definition["id"]) for kind in kinds for definition in info.get(kind) or ()}
+    return ids | {table.id, int(info.get("new_table_id") or 0)} - {0}
 
 
 def partition_of(table: Table, row: Mapping[str, Any]) -> int | None:

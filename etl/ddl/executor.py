@@ -41,6 +41,15 @@ _WAYS_OUT = (
     " then `sluice ddl skip {0}`; or have other statements executed in its place: `sluice ddl replace {0} --sql '...'`"
 )
 
+_ROW_IDS_DIFFER = (
+    "while it ran, TiDB wrote rows into the old partition under one hidden row id and into the new one under another."
+    " Many versions of TiDB (its issue 59680) then keep such rows twice or lose them, and no binlog says so"
+)
+_COPY_AGAIN = (
+    "execute the statement: `sluice ddl replace {0} --sql '...'`; then compare the table with the upstream and bring it"
+    " what differs: `sluice backfill --table {1}`"
+)
+
 
 class DdlExecutor:
     """Executes DDL jobs through a sink. Statements commit implicitly: the caller keeps a marker, see `etl.apply`."""
@@ -92,6 +101,9 @@ class DdlExecutor:
         with self._errors(ddl):
             if ddl.merged and self._done_by_another(ddl):
                 return [f"done already, as {ddl.merged} merges tables: another of them brought the statement before"]
+            if ddl.row_ids_differ:
+                name = next((table.full_name for table in ddl.effect.tables.values() if table is not None), "NAME")
+                raise self._failure(ddl, _ROW_IDS_DIFFER, _COPY_AGAIN.format(ddl.commit_ts, name))
             warnings = self._converter.convert(ddl)
             return warnings + self._run(ddl) + self._settle(ddl)
 
@@ -393,8 +405,8 @@ class DdlExecutor:
     def _impossible(self, ddl: ScopedDdl) -> list[str]:
         raise self._failure(ddl, "it brings back rows that are in no binlog")
 
-    def _failure(self, ddl: ScopedDdl, reason: str) -> DdlError:
+    def _failure(self, ddl: ScopedDdl, reason: str, way_out: str = "") -> DdlError:
         return DdlError(
             f"{ddl.title} in {ddl.schema_name}: {reason}. Statement: {ddl.query[:2000]}.",
-            way_out=_WAYS_OUT.format(ddl.commit_ts),
+            way_out=way_out or _WAYS_OUT.format(ddl.commit_ts),
         )

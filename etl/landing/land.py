@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 
@@ -25,12 +25,14 @@ from etl.landing._orders import LOOK_EVERY_S, Orders
 from etl.landing._record import record_of, report_of
 from etl.landing._report import LandedWindow, LandSummary, Progress, ms_since
 from etl.landing._run_limits import RunLimits, Stop
+from etl.landing._second_writes import SecondWrites
 from etl.landing._window_rows import WindowRows
 from etl.landing.definitions_used import DefinitionsUsed, DefinitionUnknownError
 from etl.landing.planner import CommitsPurgedError
 from etl.landing.schema import LandingSchema, SchemaBegin, UnknownTableError, version_at
 from etl.landing.start import NoCheckpointError, Start, WrongClusterError, continued, first
 from etl.ownership import CopyAwaitedError, DrainerEntry, Pipeline, await_copy, downstream_name
+from etl.recorded_schema import RecordedSchema
 from etl.settings import Settings
 from etl.sinks import read_checkpoint
 from etl.spark.place import Place
@@ -104,6 +106,7 @@ class _Loop:
         self._relay = settings.open_relay()
         self._cluster = Cluster(settings.upstream)
         cluster = self._cluster
+        self._second_writes = SecondWrites(self._relay, cluster.tikv.mvcc_get_many)
         self._definitions = DefinitionsUsed(self._relay, cluster.tikv.mvcc_get_many, cluster.pd.get_gc_safe_point)
         self._versions = KeptVersions(cluster.pd, Pipeline.of(settings).id)
         self._orders = Orders(self._relay, settings.ignored_ts)
@@ -244,6 +247,8 @@ class _Loop:
                 way_out=f"`sluice txn skip {landed.plan.lo + 1}`, then bring its rows with `sluice backfill`",
             )
         stages["resolve"] = ms_since(began)
+        landed, described = self._once(landed, described, schema, (landed.plan.lo, landed.plan.hi, claim.token), skips)
+        result = landed.result
         if described.moved or described.ddls:
             began = time.perf_counter()
             moves = schema.recent_moves(described, result.tables)
@@ -273,6 +278,30 @@ class _Loop:
         self._start = Start(record.hi, has_windows=True)
         self._register(record.hi)
         self._say(report_of(landed, record))
+
+    def _once(
+        self,
+        landed: LandedPlan,
+        described: RecordedSchema,
+        schema: LandingSchema,
+        bounds: tuple[int, int, str],
+        skips: Collection[int],
+    ) -> tuple[LandedPlan, RecordedSchema]:
+        """Leave out what TiDB wrote twice while it reorganized partitions."""
+        differ: set[int] = set()
+        if schema.written_twice:
+            began = time.perf_counter()
+            parts, differ = self._second_writes.left_out(
+                landed.result.parts,
+                schema.written_twice,
+                described,
+                schema.physical_ids,
+                bounds,
+                skips,
+            )
+            landed = replace(landed, result=replace(landed.result, parts=parts))
+            landed.stages_ms["once"] = ms_since(began)
+        return landed, schema.with_doubled(described, differ)
 
     def _has_landed(self, job_id: int, since_ts: int) -> bool:
         """Return whether a window behind a TSO names a DDL job."""
@@ -332,12 +361,12 @@ class _Loop:
         pd, tikv = self._cluster.pd, self._cluster.tikv
         last = self._relay.last()
         if last is not None:
-            version, relaxed = last.schema_version, last.relaxed
+            version, relaxed, doubled = last.schema_version, last.relaxed, last.doubled
         else:
             version = start.schema_version if start.schema_version is not None else version_at(tikv, start.ts)
-            relaxed = None
+            relaxed, doubled = None, {}
         began = time.perf_counter()
-        begin = SchemaBegin(version, relaxed, SchemaSnapshots(self._relay.storage), self._has_landed)
+        begin = SchemaBegin(version, relaxed, SchemaSnapshots(self._relay.storage), doubled, self._has_landed)
         schema = LandingSchema.load(pd, tikv, begin, self._settings.upstream.new_collations)
         log.info("schema version %d rebuilt from TiDB's DDL history in %.0f ms", version, ms_since(began))
         return schema

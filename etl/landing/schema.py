@@ -16,11 +16,12 @@ from etl.landing._schema_then import SchemaThen
 from etl.landing._window_rows import WindowRows
 from etl.recorded_schema import RecordedSchema
 from upstream import TiKVError, read_ddl_job, read_schema_version
-from upstream.ddl_actions import MOVES_ROWS, Action
+from upstream.ddl_actions import MOVES_ROWS, WRITES_TWICE, Action
 from upstream.ddl_job import DdlJob, Effect, PastMove
 from upstream.history import Moved, SchemaHistory
 from upstream.job import Job
 from upstream.job_versions import (
+    LONGEST_STATEMENT,
     as_info,
     counted_through,
     loosened_tables,
@@ -30,6 +31,7 @@ from upstream.job_versions import (
 )
 from upstream.old_collations import binary_table
 from upstream.packed_jobs import PackedJobs
+from upstream.partitions import physical_ids
 from upstream.schema import STATE_PUBLIC, Table
 from upstream.tikv.collations import read_new_collations
 from upstream.tikv.meta import (
@@ -39,7 +41,9 @@ from upstream.tikv.meta import (
     read_schema_diff,
     read_table_info,
     string_key,
+    table_key,
 )
+from upstream.tikv.running_jobs import read_running_jobs
 
 if TYPE_CHECKING:
     from relay.schema_snapshots import SchemaSnapshots
@@ -91,18 +95,29 @@ def has_new_collations(tikv: TiKVClient, ts: int, setting: str) -> bool:
     return found is not False
 
 
+def reorganized_since(tikv: TiKVClient, ts: int, version: int, known: Collection[int]) -> set[int]:
+    """Return the ids of tables that a job of WRITES_TWICE may reorganize behind a schema version.
+
+    `ts`: now. `known`: ids of jobs that needn't be read. Raises TiKVError, HistoryError, SchemaError.
+    """
+    running = (Job.from_json(document) for document in read_running_jobs(tikv, ts))
+    finished = PackedJobs.of(read_raw_ddl_jobs(tikv, ts, known)).after(version)
+    return {job.table_id for job in (*running, *finished) if job.type in WRITES_TWICE}
+
+
 HasLanded = Callable[[int, int], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaBegin:
-    """The schema that landing begins with. `relaxed`: as in the last window record; `snapshots`: where schemas are kept
-    for the next time.
+    """The schema that landing begins with. `relaxed`, `doubled`: as in the last window record; `snapshots`: where
+    schemas are kept for the next time.
     """
 
     schema_version: int
     relaxed: Mapping[str, Any] | None = None
     snapshots: SchemaSnapshots | None = None
+    doubled: Mapping[str, Any] | None = None
     has_landed: HasLanded = lambda job_id, since_ts: False
     """Whether a window behind a TSO names a DDL job by id. It is asked about jobs whose binlog comes late."""
 
@@ -123,11 +138,12 @@ class LandingSchema:
         known_jobs: Collection[int] = frozenset(),
         rebuilt: Rebuilt | None = None,
         has_landed: HasLanded = lambda job_id, since_ts: False,
+        doubled: Mapping[int, bool] | None = None,
     ) -> None:
         """Begin at `history`, which has gone past the DDL jobs with the ids `known_jobs`.
 
         `relaxed`: as in the last window record. `rebuilt`: makes the same history without some of these jobs.
-        `has_landed`: see SchemaBegin.
+        `has_landed`: see SchemaBegin. `doubled`: as in the last window record, and tables that are reorganized by now.
         """
         self._history = history
         self._rebuilt = rebuilt
@@ -141,6 +157,12 @@ class LandingSchema:
         self._loosened: dict[int, tuple[int, bool]] = {}
         """By table id: a schema version that may give up keys, and whether it removes partitions; no DDL binlog of the
         table has come since."""
+        self._doubled = {table_id: (0, differ) for table_id, differ in (doubled or {}).items()}
+        """By table id: a schema version of a job of WRITES_TWICE that isn't over, and whether row ids differ."""
+        self._over: dict[int, int] = {}
+        """By table id: the newest schema version whose DDL the window has."""
+        self.written_twice: frozenset[int] = frozenset()
+        """The tables of the window that `resolve` has described of which TiDB may have written rows twice."""
         self._loosened_through = max(0, history.schema_version - (_VERSIONS_LOOKED_BACK if rebuilt else 0))
         self._pd = pd
         self._tikv = tikv
@@ -161,9 +183,11 @@ class LandingSchema:
             log.info("the upstream has no new collations: text compares byte for byte")
         then = SchemaThen(tikv, pd.tso(), old_collations=old_collations)
         history, known = then.at(begin.schema_version, begin.snapshots)
+        doubled = dict.fromkeys(reorganized_since(tikv, pd.tso(), begin.schema_version, known), False)
+        doubled |= {int(table_id): bool(differ) for table_id, differ in (begin.doubled or {}).items()}
         return cls(
             history, pd, tikv, begin.relaxed, known,
-            lambda early: then.without(begin.schema_version, early), begin.has_landed,
+            lambda early: then.without(begin.schema_version, early), begin.has_landed, doubled,
         )  # fmt: skip
 
     @property
@@ -194,6 +218,7 @@ class LandingSchema:
         moved = self._moved(spans)
         born: dict[int, int] = {}
         wanted = set(spans).union(*(move.effect.tables for move in moved))
+        self._over = {}
         for record in ddls:
             job = self._job(record, wait)
             self._steps.append((job.id, job.schema_state))
@@ -202,12 +227,16 @@ class LandingSchema:
                     "DDL job %d at commit_ts %d changed nothing: state=%d schema_version=%d",
                     job.id, record.commit_ts, job.state, job.schema_version,
                 )  # fmt: skip
+                if job.type in WRITES_TWICE:
+                    self._over[job.table_id] = job.schema_version or self._loosened_through
+                    self._history.written_twice[job.table_id] = job.finished_ts or record.commit_ts
                 continue
             schema = self._history.schemas.get(job.schema_id)
             schema_before = schema.name if schema else job.schema_name
             since = self._history.changed_at.get(job.table_id, 0)
             effect = self._history.apply(job)
             wanted |= set(effect.tables)
+            self._over |= dict.fromkeys(effect.tables, job.schema_version)
             for table_id, table in effect.tables.items():
                 if table is not None:
                     born.setdefault(table_id, record.commit_ts)
@@ -222,14 +251,52 @@ class LandingSchema:
         if found:
             described = sorted([*described, *found], key=lambda ddl: ddl.commit_ts)
         self._check_known(spans, known, born, skips)
+        relaxed = self._relax(spans, states, changed_before, wait)
+        self.written_twice = frozenset(i for i, span in spans.items() if self._is_written_twice(i, span))
         return RecordedSchema(
             tables={i: before[i] for i in sorted(wanted) if i in before},
             ddls=tuple(described),
             truncated_tables=tuple(sorted(i for i in spans if i in truncated and i not in before)),
             schema_version=self._history.schema_version,
             moved=moved,
-            relaxed=self._relax(spans, states, changed_before, wait),
+            relaxed=relaxed,
         )
+
+    def _is_written_twice(self, table_id: int, span: TableSpan) -> bool:
+        finished_ts = self._history.written_twice.get(table_id)
+        return table_id in self._doubled or (
+            finished_ts is not None and span.first_commit_ts <= finished_ts + LONGEST_STATEMENT
+        )
+
+    def with_doubled(self, described: RecordedSchema, differ: Collection[int]) -> RecordedSchema:
+        """Return what `resolve` has described with the tables that are reorganized behind the window.
+
+        `differ`: tables of `written_twice` of which the window has copies with other hidden row ids. The DDL that ends
+        such a job is marked.
+        """
+        for table_id in differ:
+            self._doubled[table_id] = self._doubled.get(table_id, (0, False))[0], True
+        marked = {table_id for table_id, (_, is_differing) in self._doubled.items() if is_differing}
+        ddls = tuple(
+            replace(ddl, row_ids_differ=True)
+            if ddl.type in WRITES_TWICE and not marked.isdisjoint(ddl.effect.tables)
+            else ddl
+            for ddl in described.ddls
+        )
+        self._doubled = {i: state for i, state in self._doubled.items() if self._over.get(i, -1) < state[0]}
+        return replace(described, ddls=ddls, doubled={i: state[1] for i, state in self._doubled.items()})
+
+    def physical_ids(self, table: Table, start_ts: int, commit_ts: int) -> set[int]:
+        """Return the ids under which a transaction may have written rows of a table, by every definition meanwhile.
+
+        Raises TiKVError.
+        """
+        key = table_key(table.schema_id, table.id)
+        writes = self._tikv.mvcc_get_many([key])[key].writes
+        moments = {start_ts, commit_ts, *(w.commit_ts for w in writes if start_ts < w.commit_ts <= commit_ts)}
+        infos = [read_table_info(self._tikv, table.schema_id, table.id, ts) for ts in sorted(moments)]
+        tables = [Table.from_tidb(info, table.schema_id, table.schema_name) for info in infos if info is not None]
+        return {table.id}.union(*map(physical_ids, (table, *tables)))
 
     def _in_order(
         self,
@@ -499,11 +566,18 @@ class LandingSchema:
         """
         self._early_rows.note(range(self._loosened_through + 1, newest + 1), changed_before)
         for version in range(self._loosened_through + 1, newest + 1):
+            self._note_doubled(version, changed_before)
             for table_id, drops in loosened_tables((version,), self._read_diff).items():
                 if version > changed_before.get(table_id, 0):
                     _, before = self._loosened.get(table_id, (0, False))
                     self._loosened[table_id] = version, drops or before
         self._loosened_through = max(self._loosened_through, newest)
+
+    def _note_doubled(self, version: int, changed_before: Mapping[int, int]) -> None:
+        diff = self._read_diff(version) or {}
+        table_id = int(diff.get("old_table_id") or diff.get("table_id") or 0)
+        if int(diff.get("type") or 0) in WRITES_TWICE and version > changed_before.get(table_id, 0):
+            self._doubled[table_id] = version, self._doubled.get(table_id, (0, False))[1]
 
     def _newest_version(self, spans: Mapping[int, TableSpan]) -> int:
         """The newest schema version by which rows may have been written.

@@ -100,11 +100,16 @@ def read_schema_diff(tikv: TiKVClient, version: int, ts: int) -> dict[str, Any] 
     return None if not value else parse_object(value, f"schema version {version}'s diff")
 
 
+def table_key(schema_id: int, table_id: int) -> bytes:
+    """Return the key of a table's TableInfo."""
+    return hash_field_key(f"DB:{schema_id}", f"Table:{table_id}".encode())
+
+
 def read_table_info(tikv: TiKVClient, schema_id: int, table_id: int, ts: int) -> dict[str, Any] | None:
     """A table's TableInfo (TiDB's JSON) as of a TSO, in whatever state a schema change is; None without
     such a table.
     """
-    value = tikv.get(hash_field_key(f"DB:{schema_id}", f"Table:{table_id}".encode()), ts)
+    value = tikv.get(table_key(schema_id, table_id), ts)
     return None if not value else parse_object(value, f"table {table_id}")
 
 
