@@ -19,14 +19,18 @@ from embedded.collations import shown_new_collations
 from etl.explode import Exploder
 from etl.landing._job import TableSpan
 from etl.landing._schema_then import SchemaThen
+from etl.landing._second_writes import SecondWrites
 from etl.landing._window_rows import WindowRows
 from etl.landing.definitions_used import AskTiKV, DefinitionsUsed
-from etl.landing.schema import LandingSchema
+from etl.landing.schema import LandingSchema, reorganized_since
+from etl.recorded_schema import RecordedSchema
 from relay import RelayLog, Window
 from upstream import TiKVError, pb
 from upstream.history import SchemaHistory
+from upstream.partitions import physical_ids
+from upstream.schema import Table
 from upstream.tikv import Mvcc, Write
-from upstream.tikv.meta import string_key
+from upstream.tikv.meta import read_ddl_jobs, string_key
 from upstream.window_schema import WINDOW_SCHEMA
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
@@ -108,12 +112,15 @@ class MetaKeys:
 
     def __init__(self, folder: Path) -> None:
         self._values = _meta_values(folder)
+        self._versions: list[tuple[int, int]] = json.loads((folder / "recording.json").read_text()).get("versions", [])
+        """Schema versions with the TSO from which on they were there, where a recording says so."""
 
     def get(self, key: bytes, ts: int) -> bytes | None:
         if ts < self.tso() and key.startswith(_TABLES_PREFIX):
             raise TiKVError("what tables were is collected")
         if key == string_key("SchemaVersionKey") and ts < self.tso():
-            return None  # nothing says which it was before the end
+            known = [version for version, since in self._versions if since <= ts]
+            return str(max(known)).encode() if known else None
         return self._values.get(key)
 
     def scan(
@@ -123,6 +130,12 @@ class MetaKeys:
 
     def tso(self) -> int:
         return 1 << 62
+
+    def physical_ids(self, table: Table) -> set[int]:
+        """Every id that rows of a table had, by all jobs."""
+        infos = [document["binlog"].get("TableInfo") for document in read_ddl_jobs(self, self.tso())]  # type: ignore[arg-type]
+        tables = [Table.from_tidb(info, 1, "") for info in infos if info is not None and info["id"] == table.id]
+        return {table.id}.union(*map(physical_ids, tables))
 
 
 @_once
@@ -163,9 +176,11 @@ def _begun_again(relay: RelayLog, meta: Any, old_collations: bool) -> LandingSch
     def has_landed(job_id: int, since_ts: int) -> bool:
         return any(int(ddl["job_id"]) == job_id for window in relay.windows(0) for ddl in window.ddls)
 
+    doubled = dict.fromkeys(reorganized_since(meta, meta.tso(), last.schema_version, known), False)
     return LandingSchema(
-        found, meta, meta, last.relaxed, known, lambda early: then.without(last.schema_version, early), has_landed
-    )
+        found, meta, meta, last.relaxed, known, lambda early: then.without(last.schema_version, early), has_landed,
+        doubled | RecordedSchema.of(last).doubled,
+    )  # fmt: skip
 
 
 def _row_writes(folder: Path) -> Mapping[bytes, list[Write]]:
@@ -209,6 +224,7 @@ def land(
     landing = LandingSchema(history, meta, meta)
     restarts = random.Random(spread.random()) if spread is not None else None
     definitions = DefinitionsUsed(relay, asked_of(folder), lambda: 0)
+    second_writes = SecondWrites(relay, asked_of(folder))
     lo = rows[0][0] - 1
     for first in range(0, len(rows), transactions):
         if restarts is not None and restarts.random() < _RESTARTS:
@@ -228,6 +244,10 @@ def land(
         }
         schema = landing.resolve(totals.ddls, spans, lambda _: True, (), WindowRows(lambda whole=whole: whole))
         parts = tuple(part for part in written if part is not None)
+        parts, differ = second_writes.left_out(
+            parts, landing.written_twice, schema, lambda table, *_: meta.physical_ids(table), (lo, hi, "test")
+        )
+        schema = landing.with_doubled(schema, differ)
         moves = landing.recent_moves(schema, spans)
         schema, parts = definitions.settle(schema, moves, parts, (lo, hi, "test"))
         window = Window(

@@ -62,6 +62,7 @@ def main() -> int:
 _NEEDS = {
     "exchange": ("partitions", "heap tables", "nonclustered"),
     "late rows": ("partitions",),
+    "reorganize": ("partitions", "heap tables", "nonclustered", "lists", "late rows"),
     "old collations": ("collations", "heap tables", "nonclustered", "swaps"),
     "lists": ("partitions", "late rows", "exchange"),
     "several at once": ("modify type",),

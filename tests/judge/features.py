@@ -13,6 +13,7 @@ FEATURES = (
     "lists",
     "exchange",
     "late rows",
+    "reorganize",
     "swaps",
     "generated",
     "generated timestamp",

@@ -211,6 +211,7 @@ class History(Writing):
             ("drop table", self._drop),
             ("exchange", self._exchange),
             ("late rows", self._drop_partition),
+            ("reorganize", self._reorganize),
             ("partitions", self._create),
             ("alike tables", self._create_alike),
             ("races", self._race),
@@ -626,6 +627,48 @@ class History(Writing):
             self._late(table, partition, place, gone, old_version)
         if self.late:
             self._behind(table, partition.below - 10, partition.below, old_version, early)
+
+    def _reorganize(self) -> None:
+        """REORGANIZE PARTITION while sessions write: into the old and the new partitions, and the binlog, twice."""
+        tables = [t for t in self.upstream.tables.values() if t.partitions]
+        if not tables:
+            return
+        table, up, rng = self.rng.choice(tables), self.upstream, self.rng
+        place = rng.randrange(len(table.partitions))
+        old = table.partitions[place]
+        low = old.values[0] if old.values else table.partitions[place - 1].below if place else 0
+        middle = rng.randint(low, old.below - 1)
+        pieces = [(low, middle), (middle, old.below)] if low < middle else [(low, old.below)]
+        new = [
+            Partition(up.new_id(), f"r{up.new_id()}", below, tuple(range(first, below)) if old.values else ())
+            for first, below in pieces
+        ]
+        before, early = up.version, up.tick()
+        into = ", ".join(
+            f"PARTITION {quoted(p.name)} VALUES"
+            + (f" IN ({', '.join(map(str, p.values))})" if p.values else f" LESS THAN ({p.below})")
+            for p in new
+        )
+        job = self._alter(table, 64, f"REORGANIZE PARTITION {quoted(old.name)} INTO ({into})")
+        for state in range(4):
+            job.state()
+            if state == 1:  # in the first state only removals are written twice
+                table.second, table.twice = new, {old.id}
+            if state == 3:
+                table.partitions[place : place + 1] = new
+                self._lie_anew(table, old.id)
+                table.second, table.twice = [old], {p.id for p in new}
+            for _ in range(rng.randint(0, 2) if state else 0):
+                self._behind(table, low, old.below, rng.choice((before, up.version, up.version - 1)), up.tick())
+        job.finish(table, schema_state=0)
+        if self.late:
+            self._behind(table, low, old.below, up.version - 1, early)
+        table.second, table.twice = [], set()
+
+    def _lie_anew(self, table: Table, old_id: int) -> None:
+        for row in table.rows:
+            if row.partition == old_id:
+                row.partition = table.place(table.named_values(row)) or 0
 
     def _behind(self, table: Table, low: int, below: int, version: int, start_ts: int) -> None:
         """A transaction that began before a DDL and touches the table behind it: it uses the new definition, and names

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from etl.rules import Route
@@ -62,6 +62,8 @@ class Upstream:
     jobs: list[dict[str, Any]] = field(default_factory=list)
     diffs: dict[int, dict[str, Any]] = field(default_factory=dict)
     """By schema version: the job type, schema and table it is about, as TiKV keeps it."""
+    since: dict[int, int] = field(default_factory=dict)
+    """By schema version: from which TSO on TiKV has it."""
     states: list[tuple[int, State]] = field(default_factory=list)
     """(commit timestamp, state) at the moments that were noted."""
     commits: list[tuple[int, bool]] = field(default_factory=list)
@@ -175,9 +177,15 @@ class Transaction:
         if moves:
             self.delete(table, row)
             return self.insert(table, new)
-        before = table.image(row)
+        before, was = table.image(row), replace(row, values=dict(row.values))
         row.values.update({c.id: new[c.name] for c in table.columns})
         self._log_update(table, before, row)
+        seconds = [table.second_place(each, table.named_values(each)) for each in (was, row)]
+        if seconds[0] == seconds[1] != 0:
+            self._log_update(table, before, replace(row, partition=seconds[0]))
+        elif seconds[0]:
+            self._log_insert(table, replace(row, partition=seconds[1]))
+            self._log_delete(table, replace(was, partition=seconds[0]))
         return True
 
     def swap(self, table: Table, rows: list[Row], name: str) -> None:
@@ -210,6 +218,11 @@ class Transaction:
 
     def log_insert(self, table: Table, row: Row) -> None:
         """Say that a row was inserted, whatever becomes of it."""
+        self._log_insert(table, row)
+        if second := table.second_place(row, table.named_values(row)):
+            self._log_insert(table, replace(row, partition=second))
+
+    def _log_insert(self, table: Table, row: Row) -> None:
         mutation = self._mutation(table)
         mutation.inserted.append(table.inserted(row, self._upstream.new_collation))
         mutation.sequence.append(_INSERT)
@@ -217,6 +230,11 @@ class Transaction:
 
     def log_delete(self, table: Table, row: Row) -> None:
         """Say that a row was deleted, whether it is still there or not."""
+        self._log_delete(table, row)
+        if second := table.second_place(row, table.named_values(row)):
+            self._log_delete(table, replace(row, partition=second))
+
+    def _log_delete(self, table: Table, row: Row) -> None:
         mutation = self._mutation(table)
         mutation.deleted.append(table.image(row))
         mutation.sequence.append(_DELETE)
@@ -265,6 +283,7 @@ class DdlJob:
         """One state further; the schema version that sessions may know from now on."""
         upstream = self._upstream
         upstream.version += 1
+        upstream.since[upstream.version] = upstream.tick()
         upstream.diffs[upstream.version] = {
             "version": upstream.version,
             "type": self._kind,

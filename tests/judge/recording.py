@@ -38,6 +38,7 @@ def write(upstream: Upstream, folder: Path) -> None:
         "rollback": 0,
         "dropped": [],
         "new_collation_enabled": upstream.new_collation,
+        "versions": list(upstream.since.items()),
     }
     (folder / "recording.json").write_text(json.dumps(about))
 

@@ -158,6 +158,10 @@ class Table:
     next_rowid: int = 1
     max_column: int = 0
     max_index: int = 0
+    second: list[Partition] = field(default_factory=list)
+    """While the table is reorganized: the partitions into which rows are written a second time."""
+    twice: set[int] = field(default_factory=set)
+    """The ids of the partitions of which they are the new, or the old, ones."""
     unenforced: set[str] = field(default_factory=set)
     """Names of unique indexes that are being dropped: not looked at any more."""
     together: list[Table] = field(default_factory=list, repr=False)
@@ -202,6 +206,12 @@ class Table:
             return 0
         value = values[self.by]
         return next((p.id for p in self.partitions if p.holds(value)), None)
+
+    def second_place(self, row: Row, values: dict[str, Any]) -> int:
+        """The id of the partition into which such a row is written a second time, 0 without one."""
+        if row.partition not in self.twice:
+            return 0
+        return next(p.id for p in self.second if p.holds(values[self.by]))
 
     def fits(self, values: dict[str, Any], new_collation: bool, own: Row | None = None) -> bool:
         """Whether no other row holds the row's unique values."""
@@ -396,6 +406,8 @@ class Table:
             indexes=list(self.indexes),
             partitions=list(self.partitions),
             rows=[],
+            second=[],
+            twice=set(),
             unenforced=set(),
         )
 
