@@ -2,6 +2,7 @@
 
 import gc
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,21 @@ os.fsync = os.fdatasync = _reaches_the_disk
 
 # Until all is collected: what is imported and collected stays, and looking through it again and again finds nothing.
 gc.disable()
+
+
+def pytest_addoption(parser):
+    """Let a run's random histories be had again."""
+    parser.addoption("--judge-seed", type=int, default=0, help="first seed of tests/judge's new histories; 0: any")
+
+
+def pytest_configure(config):
+    """Draw the run's seed, which workers get with the options."""
+    config.option.judge_seed = config.option.judge_seed or random.SystemRandom().randrange(1, 10**9)
+
+
+def pytest_report_header(config):
+    """Name it."""
+    return f"new random histories: --judge-seed {config.option.judge_seed}"
 
 
 @pytest.hookimpl(optionalhook=True)

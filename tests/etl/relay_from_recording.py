@@ -249,7 +249,7 @@ def land(
         )
         schema = landing.with_doubled(schema, differ)
         moves = landing.recent_moves(schema, spans)
-        schema, parts = definitions.settle(schema, moves, parts, (lo, hi, "test"))
+        schema, parts = definitions.settle(schema, moves, parts, (lo, hi, "test"), (), landing.definitions_to_come)
         window = Window(
             lo,
             hi,

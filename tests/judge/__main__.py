@@ -72,6 +72,8 @@ _NEEDS = {
     "odd defaults": ("add column",),
     "other sessions": ("several at once", "add column", "drop column", "modify type", "drop table"),
     "races": ("add column",),
+    "dotted schemas": ("second schema", "rename"),
+    "many tables": ("alike tables",),
     "duplicates": ("heap tables", "crowds"),
 }
 

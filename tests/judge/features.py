@@ -46,5 +46,7 @@ FEATURES = (
     "merged",
     "other sessions",
     "races",
+    "many tables",
+    "dotted schemas",
 )
 """What may be in a history beside plain tables with plain rows."""

@@ -24,6 +24,7 @@ _ODD_NAMES = ("a.b", "a b", "x`y", "50%", "s'q", 'd"q', "Ünï", "select", "%s",
 _TABLES = ("t", "acc", "Orders", "log")
 _LONG = (0xF9, 0xFA, 0xFB, 0xFC)
 _MOST_TABLES = 14
+_CROWDED = 90
 
 
 class History(Writing):
@@ -35,7 +36,8 @@ class History(Writing):
 
     def __init__(self, rng: random.Random, features: Collection[str] = FEATURES) -> None:
         super().__init__(rng, features)
-        self._schema = create_schema(self.upstream, self._name(("shop", "Bank"), ("my db", "d`b", "50%")))
+        self._most_tables = _CROWDED if self.has("many tables") and rng.random() < 0.15 else _MOST_TABLES
+        self._schema = create_schema(self.upstream, self._schema_name())
         if self.has("routes") and rng.random() < 0.3:
             self.upstream.targets[self._schema] = "elsewhere"
 
@@ -62,6 +64,11 @@ class History(Writing):
 
     def _name(self, plain: tuple[str, ...], odd: tuple[str, ...] = _ODD_NAMES) -> str:
         return self.rng.choice(odd if self.has("odd names") and self.rng.random() < 0.4 else plain)
+
+    def _schema_name(self, *plain: str) -> str:
+        if self.has("dotted schemas") and self.rng.random() < 0.25:
+            return "o.ther" if plain else "my.db"
+        return plain[0] if plain else self._name(("shop", "Bank"), ("my db", "d`b", "50%"))
 
     def _new_name(self, plain: tuple[str, ...], taken: Collection[str]) -> str:
         name = self._name(plain)
@@ -424,7 +431,7 @@ class History(Writing):
         for _ in range(self.rng.randint(0, 2)):
             others = [t for t in self.upstream.tables.values() if t is not table]
             step = self.rng.randrange(3)
-            if step == 0 and len(self.upstream.tables) < _MOST_TABLES:
+            if step == 0 and len(self.upstream.tables) < self._most_tables:
                 self._create()
             elif step == 1 and len(others) > 1 and self.has("drop table"):
                 self._drop(self.rng.choice(others))
@@ -484,7 +491,7 @@ class History(Writing):
 
     def _create_alike(self) -> None:
         """A table that many have, with a number for a key, and some more of its kind."""
-        if len(self.upstream.tables) + 4 > _MOST_TABLES:
+        if len(self.upstream.tables) + 4 > self._most_tables:
             return
         names = [t.name for t in self.upstream.tables.values()]
         columns = [Column(1, "id", self.rng.choice((kinds.INT, kinds.BIGINT, kinds.UBIGINT)), nullable=False)]
@@ -498,7 +505,7 @@ class History(Writing):
         table.max_index = len(table.indexes)
         create_table(self.upstream, table)
         self._alike = [table]
-        for _ in range(self.rng.randint(3, _MOST_TABLES - len(self.upstream.tables))):
+        for _ in range(self.rng.randint(3, self._most_tables - len(self.upstream.tables))):
             names = [t.name for t in self.upstream.tables.values()]
             self._alike.append(self._made_like(table, self._schema, self._new_name(("x",), names)))
         self._write_to_all()
@@ -509,7 +516,7 @@ class History(Writing):
         schema_id, prefix = source.schema_id, ""
         if self.has("second schema"):
             others = [i for i in self.upstream.schemas if i != source.schema_id]
-            schema_id = others[0] if others else create_schema(self.upstream, "other")
+            schema_id = others[0] if others else create_schema(self.upstream, self._schema_name("other"))
             prefix = quoted(self.upstream.schemas[schema_id]) + "."
         self._made_like(source, schema_id, name, prefix)
 

@@ -25,8 +25,10 @@ MERGED = "merged", "all"
 _SHOWN = 2_000
 """Characters of a row in the story."""
 
-State = dict[str, tuple[dict[str, Kind], Counter[tuple[Any, ...]]]]
-"""What a downstream shall hold: by `schema.table`, the columns in order and the rows as a multiset."""
+Name = tuple[str, str]
+"""Schema and table, either of which may hold a dot."""
+State = dict[Name, tuple[dict[str, Kind], Counter[tuple[Any, ...]]]]
+"""What a downstream shall hold: by name, the columns in order and the rows as a multiset."""
 
 
 @dataclass
@@ -95,9 +97,9 @@ class Upstream:
         """Begin a transaction that knows the schema `version` (default: the newest). `start_ts`: it began then."""
         return Transaction(self, self.version if version is None else version, start_ts)
 
-    def full_name(self, table: Table) -> str:
-        """`schema.table`, as it is called downstream."""
-        return f"{self.targets.get(table.schema_id, self.schemas[table.schema_id])}.{table.name}"
+    def full_name(self, table: Table) -> Name:
+        """As it is called downstream."""
+        return self.targets.get(table.schema_id, self.schemas[table.schema_id]), table.name
 
     def state(self) -> State:
         """What a downstream shall hold now."""
@@ -106,7 +108,7 @@ class Upstream:
         }
         if self.merged:
             rows = Counter(row for table in self.merged for row in table.shown())
-            found[".".join(MERGED)] = {c.name: c.kind for c in self.merged[0].columns}, rows
+            found[MERGED] = {c.name: c.kind for c in self.merged[0].columns}, rows
         return found
 
     def routes(self) -> tuple[Route, ...]:

@@ -1,5 +1,6 @@
-"""Random histories end downstream as in the model: a little of what `python -m tests.judge` does for hours, always the
-same here.
+"""Random histories end downstream as in the model: a little of what `python -m tests.judge` does for hours.
+
+Most are always the same; a few are new in each run, which names their seed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from tests.etl.mariadb_fixture import MariaDBServer, mariadb_server  # noqa: F401 - a fixture
 from tests.etl.relay_from_recording import asked_of
 from tests.judge import recording
+from tests.judge.__main__ import trial
 from tests.judge.features import FEATURES
 from tests.judge.invent import History
 from tests.judge.kinds import PLAIN
@@ -52,6 +54,20 @@ def test_a_history_ends_so_however_often_the_process_is_killed_and_whichever_mod
         upstream, mariadb_server, tmp_path, ("atomic", "parallel")[seed % 2], random.Random(seed), kills=0.7
     )
     assert verdict.good, verdict
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_history_that_no_run_before_has_had_ends_downstream_as_in_the_model(
+    tmp_path: Path,
+    mariadb_server: MariaDBServer,  # noqa: F811
+    pytestconfig: pytest.Config,
+    number: int,
+) -> None:
+    """If it fails: python -m tests.judge --once --tell --kills 0.3 --drainer 0 --mode MODE --seed SEED."""
+    seed = pytestconfig.getoption("judge_seed") + number
+    mode = ("atomic", "parallel")[seed % 2]
+    verdict = trial(History(random.Random(seed)).grow(25), seed, mode, 0.3, 0, mariadb_server, tmp_path)
+    assert verdict.good, (seed, mode, verdict)
 
 
 @pytest.mark.slow

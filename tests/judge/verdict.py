@@ -15,13 +15,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from errors import SluiceError
 from etl.downstream import CheckpointMovedError
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import land
 from tests.judge import attempt, recording
 from tests.judge.attempt import Harm, Plan
 from tests.judge.drainer import break_off, may_stop
-from tests.judge.invented_tidb import State, Upstream
+from tests.judge.invented_tidb import Name, State, Upstream
 from tests.judge.kinds import Kind
 from tests.judge.tables import SYSTEM_SCHEMAS, quoted
 
@@ -76,7 +77,10 @@ def judge(
     recording.write(upstream, folder / "recording")
     url = f"file://{folder}/relay"
     spread = rng if rng.random() < _SEVERAL_PUMPS else None
-    land(folder / "recording", url, transactions=rng.choice((1, 3, 10, 1000)), spread=spread)
+    try:
+        land(folder / "recording", url, transactions=rng.choice((1, 3, 10, 1000)), spread=spread)
+    except SluiceError as error:
+        return Verdict(stopped=f"landing: {type(error).__name__}: {error}")
     server.empty()
     max_rows, cut_tables = rng.choice((1, 20, 100_000)), rng.choice((0, 0, 1, 2, 4))
     killed, broken = 0, None
@@ -190,16 +194,17 @@ def compare(state: State, server: MariaDBServer) -> list[str]:
             "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE='BASE TABLE' AND"
             f" TABLE_SCHEMA NOT IN ({SYSTEM_SCHEMAS})"
         )
-        there = {f"{schema.decode()}.{name.decode()}" for schema, name in cursor.fetchall()}
+        there = {(schema.decode(), name.decode()) for schema, name in cursor.fetchall()}
         cursor.execute("SELECT @@lower_case_table_names")
         if cursor.fetchone() == (b"1",):
-            state = {name.lower(): table for name, table in state.items()}
-        found += [f"{name}: not upstream" for name in sorted(there - state.keys())]
-        for name, (columns, rows) in state.items():
-            if name not in there:
+            state = {(schema.lower(), table.lower()): found for (schema, table), found in state.items()}
+        found += [f"{'.'.join(map(quoted, pair))}: not upstream" for pair in sorted(there - state.keys())]
+        for pair, (columns, rows) in state.items():
+            name = ".".join(map(quoted, pair))
+            if pair not in there:
                 found.append(f"{name}: missing")
                 continue
-            got = _read(cursor, name, columns)
+            got = _read(cursor, pair, columns)
             if isinstance(got, str):
                 found.append(f"{name}: {got}")
             elif got != rows:
@@ -209,16 +214,15 @@ def compare(state: State, server: MariaDBServer) -> list[str]:
     return found
 
 
-def _read(cursor: Any, name: str, columns: dict[str, Kind]) -> Counter[tuple[Any, ...]] | str:
-    schema, _, table = name.partition(".")
+def _read(cursor: Any, name: Name, columns: dict[str, Kind]) -> Counter[tuple[Any, ...]] | str:
     cursor.execute(
         "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA=%s AND TABLE_NAME=%s ORDER BY"
         " ORDINAL_POSITION",
-        (schema, table),
+        name,
     )
     there = [column.decode() for (column,) in cursor.fetchall()]
     if there != list(columns):
         return f"columns {there}, {list(columns)} upstream"
     select = ", ".join(f"{quoted(c)}+0e0" if k.family == "float" else quoted(c) for c, k in columns.items())
-    cursor.execute(f"SELECT {select} FROM {quoted(schema)}.{quoted(table)}".encode())
+    cursor.execute(f"SELECT {select} FROM {'.'.join(map(quoted, name))}".encode())
     return Counter(tuple(kind.read(value) for kind, value in zip(columns.values(), row)) for row in cursor.fetchall())

@@ -14,7 +14,7 @@ from tests.etl.restore.restoring import archived, base_at, restore, restore_file
 from tests.judge import recording
 from tests.judge.features import FEATURES
 from tests.judge.invent import History
-from tests.judge.invented_tidb import State
+from tests.judge.invented_tidb import Name, State
 from tests.judge.verdict import compare
 from tests.object_store.s3_server import S3Server
 from upstream.table_name import exactly, full_name
@@ -25,16 +25,12 @@ _IN_RESTORES = [each for each in FEATURES if each not in {"routes", "merged"}]
 
 def renamed(state: State) -> State:
     """Under the names that a restore gives."""
-    return {
-        f"{schema}_restored.{table}": rows
-        for (schema, _, table), rows in ((n.partition("."), r) for n, r in state.items())
-    }
+    return {(f"{schema}_restored", table): rows for (schema, table), rows in state.items()}
 
 
-def asked(name: str) -> str:
-    """As a person asks for a table that the model knows as `schema.table`, its schema without a dot."""
-    schema, _, table = name.partition(".")
-    return exactly(full_name(schema, table))
+def asked(name: Name) -> str:
+    """As a person asks for a table."""
+    return exactly(full_name(*name))
 
 
 def check(seed: int, server: MariaDBServer, folder: Path) -> list[str]:
@@ -75,7 +71,7 @@ def test_from_an_object_store_it_is_restored_the_same_with_a_base_and_as_files(
     assert compare(renamed({name: state[name] for name in names}), mariadb) == []
     files = restore_files(settings, FilesRequest(ts, tuple(map(asked, names)), tmp_path / "files"))
     assert {table.name: table.rows for table in files.tables} == {
-        full_name(*name.split(".", 1)): state[name][1].total() for name in names
+        full_name(*name): state[name][1].total() for name in names
     }
 
 
