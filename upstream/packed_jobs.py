@@ -66,13 +66,19 @@ class PackedJobs:
             _unpack(each) for each in self._finished if each.schema_version <= schema_version and each.id not in without
         )
 
+    def ended_behind(self, ts: int, schema_version: int) -> Iterator[Job]:
+        """Those through `schema_version` that ended behind a TSO, although DDL of a higher version may be older."""
+        return (
+            _unpack(each) for each in self._finished if each.schema_version <= schema_version and each.finished_ts > ts
+        )
+
     def after(self, schema_version: int) -> Iterator[Job]:
         """Those that left a later version behind, ascending."""
         return (_unpack(each) for each in self._finished if each.schema_version > schema_version)
 
-    def ids_through(self, schema_version: int) -> set[int]:
+    def ids_through(self, schema_version: int, without: Collection[int] = frozenset()) -> set[int]:
         """The ids of the same, and of those that changed nothing: what a schema of that version knows of."""
-        known = {each.id for each in self._finished if each.schema_version <= schema_version}
+        known = {each.id for each in self._finished if each.schema_version <= schema_version and each.id not in without}
         return known | self._without_effect
 
 

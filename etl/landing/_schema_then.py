@@ -5,13 +5,15 @@ DDL jobs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from errors import SluiceError
 from relay.schema_snapshots import SchemaSnapshots
+from upstream import tso
 from upstream.history import SchemaHistory
+from upstream.job import Job
 from upstream.packed_jobs import PackedJobs
 from upstream.tikv.meta import read_raw_ddl_jobs
 
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice.land")
 
+IsLate = Callable[[Job], bool]
+_COMMITTED_WITHIN = tso.span(10_000)
+"""A job's end is the start_ts of the transaction that writes the binlog."""
 WORTH_KEEPING = 256
 """So many DDL jobs are read within a moment; with more a snapshot is kept."""
 
@@ -45,15 +50,24 @@ class SchemaThen:
         history.advance(jobs.through(version, early), version)
         return history
 
-    def at(self, version: int, snapshots: SchemaSnapshots | None = None) -> tuple[SchemaHistory, set[int]]:
+    def at(
+        self, version: int, snapshots: SchemaSnapshots | None = None, is_late: IsLate | None = None, landed_ts: int = 0
+    ) -> tuple[SchemaHistory, set[int]]:
         """The schema after all jobs through `version`, and the ids of those. Raises TiKVError, HistoryError,
         SchemaError.
+
+        `is_late`: whether a job that ended about or behind `landed_ts` (TSO) is still to be landed: its DDL binlog may
+        come behind that of a higher version.
         """
         kept = self._continued(version, snapshots) if snapshots is not None else None
         history, known, jobs = kept or (self._empty(), set(), PackedJobs.of(read_raw_ddl_jobs(self._tikv, self._ts)))
-        history.advance(jobs.through(version), version)
-        known |= jobs.ids_through(version)
-        if snapshots is not None and len(jobs) >= WORTH_KEEPING:
+        recent = jobs.ended_behind(landed_ts - _COMMITTED_WITHIN, version) if is_late is not None else ()
+        late = {job.id for job in recent if is_late is not None and is_late(job)}
+        if late:
+            log.info("DDL jobs %s have a lower version than DDL that is landed, and are to be landed", sorted(late))
+        history.advance(jobs.through(version, late), version)
+        known |= jobs.ids_through(version, late)
+        if snapshots is not None and len(jobs) >= WORTH_KEEPING and not late:
             self._keep(snapshots, history, known)
         return history, known
 

@@ -366,7 +366,9 @@ class _Loop:
             version = start.schema_version if start.schema_version is not None else version_at(tikv, start.ts)
             relaxed, doubled = None, {}
         began = time.perf_counter()
-        begin = SchemaBegin(version, relaxed, SchemaSnapshots(self._relay.storage), doubled, self._has_landed)
+        first = self._relay.first() if last is not None else None
+        landed = (first.lo if first is not None else start.ts), start.ts
+        begin = SchemaBegin(version, relaxed, SchemaSnapshots(self._relay.storage), doubled, self._has_landed, landed)
         schema = LandingSchema.load(pd, tikv, begin, self._settings.upstream.new_collations)
         log.info("schema version %d rebuilt from TiDB's DDL history in %.0f ms", version, ms_since(began))
         return schema

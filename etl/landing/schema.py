@@ -12,7 +12,7 @@ from etl.explode import DdlRecord
 from etl.landing._early_rows import EarlyRows, free_before
 from etl.landing._job import TableSpan
 from etl.landing._next_change import Change, ChangesToCome, Stopped
-from etl.landing._schema_then import SchemaThen
+from etl.landing._schema_then import IsLate, SchemaThen
 from etl.landing._window_rows import WindowRows
 from etl.recorded_schema import RecordedSchema
 from upstream import TiKVError, read_ddl_job, read_schema_version
@@ -120,6 +120,13 @@ class SchemaBegin:
     doubled: Mapping[str, Any] | None = None
     has_landed: HasLanded = lambda job_id, since_ts: False
     """Whether a window behind a TSO names a DDL job by id. It is asked about jobs whose binlog comes late."""
+    landed: tuple[int, int] | None = None
+    """(lo, hi] of what is landed, empty before the first window; None: no job's binlog comes late."""
+
+
+def late_jobs(begin_ts: int, has_landed: HasLanded) -> IsLate:
+    """Return whether a job's DDL binlog comes behind `begin_ts` (TSO), where the relay log begins, and isn't landed."""
+    return lambda job: job.finished_ts > begin_ts and not has_landed(job.id, job.start_ts)
 
 
 Rebuilt = Callable[[Collection[int]], SchemaHistory]
@@ -182,7 +189,9 @@ class LandingSchema:
         if old_collations:
             log.info("the upstream has no new collations: text compares byte for byte")
         then = SchemaThen(tikv, pd.tso(), old_collations=old_collations)
-        history, known = then.at(begin.schema_version, begin.snapshots)
+        lo, hi = begin.landed or (0, 0)
+        is_late = late_jobs(lo, begin.has_landed) if begin.landed else None
+        history, known = then.at(begin.schema_version, begin.snapshots, is_late, hi)
         doubled = dict.fromkeys(reorganized_since(tikv, pd.tso(), begin.schema_version, known), False)
         doubled |= {int(table_id): bool(differ) for table_id, differ in (begin.doubled or {}).items()}
         return cls(

@@ -22,7 +22,7 @@ from etl.landing._schema_then import SchemaThen
 from etl.landing._second_writes import SecondWrites
 from etl.landing._window_rows import WindowRows
 from etl.landing.definitions_used import AskTiKV, DefinitionsUsed
-from etl.landing.schema import LandingSchema, reorganized_since
+from etl.landing.schema import LandingSchema, late_jobs, reorganized_since
 from etl.recorded_schema import RecordedSchema
 from relay import RelayLog, Window
 from upstream import TiKVError, pb
@@ -171,11 +171,13 @@ def _begun_again(relay: RelayLog, meta: Any, old_collations: bool) -> LandingSch
     if last is None:
         return None
     then = SchemaThen(meta, meta.tso(), old_collations=old_collations)
-    found, known = then.at(last.schema_version)
 
     def has_landed(job_id: int, since_ts: int) -> bool:
         return any(int(ddl["job_id"]) == job_id for window in relay.windows(0) for ddl in window.ddls)
 
+    first = relay.first()
+    assert first is not None
+    found, known = then.at(last.schema_version, None, late_jobs(first.lo, has_landed), last.hi)
     doubled = dict.fromkeys(reorganized_since(meta, meta.tso(), last.schema_version, known), False)
     return LandingSchema(
         found, meta, meta, last.relaxed, known, lambda early: then.without(last.schema_version, early), has_landed,

@@ -13,7 +13,7 @@ from etl.explode import DdlRecord
 from etl.landing._job import TableSpan
 from etl.landing._schema_then import SchemaThen
 from etl.landing._window_rows import WindowRows
-from etl.landing.schema import LandingSchema, UnknownTableError
+from etl.landing.schema import LandingSchema, UnknownTableError, late_jobs
 from tests.etl.landing.test_schema_then import History
 from upstream import PDClient, TiKVClient, TiKVError
 from upstream.job import HistoryError
@@ -88,10 +88,12 @@ def landing(
     has_landed: bool = False,
     jobs: list[dict[str, Any]] = _JOBS,
     is_gone: bool = False,
+    landed: tuple[int, int] | None = None,
 ) -> LandingSchema:
     tikv = cast(TiKVClient, Meta(collected, jobs, is_gone=is_gone))
     then = SchemaThen(tikv, 1 << 60, old_collations=False)
-    history, known = then.at(version)
+    is_late = late_jobs(landed[0], lambda job_id, since_ts: has_landed or job_id != 13) if landed else None
+    history, known = then.at(version, None, is_late, landed[1] if landed else 0)
     return LandingSchema(
         history, cast(PDClient, Clock()), tikv, None, known, lambda early: then.without(version, early),
         lambda job_id, since_ts: has_landed,
@@ -118,6 +120,25 @@ def test_landing_that_begins_between_the_version_and_the_binlog_of_a_change_land
     found = landing(9).resolve([record(13)], {}, lambda seconds: False)
     assert columns(found.tables[30], 30) == ["a"]
     assert columns(found.ddls[0].effect.tables[30], 30) == ["a", "b", "c"]
+
+
+def test_landing_that_begins_between_the_two_has_rows_of_before_and_those_that_know_the_change() -> None:
+    """The relay log's windows end behind DDL of a higher version, and before the change's rows and binlog."""
+    rows = rows_of((6, 122), (8, 125))
+    found = landing(9, landed=(50, 121)).resolve(
+        [], {30: TableSpan(2, 122, 125, 6, 8)}, lambda seconds: False, (), rows
+    )
+    assert [(ddl.job_id, ddl.commit_ts) for ddl in found.ddls] == [(13, 124)]
+    assert columns(found.tables[30], 30) == ["a"]
+
+
+@pytest.mark.parametrize(("landed", "has_landed"), [((50, 121), True), ((131, 140), False)])
+def test_landing_that_begins_behind_a_change_has_it(landed: tuple[int, int], has_landed: bool) -> None:
+    """A window named it before its binlog, or it came before the relay log began."""
+    found = landing(9, landed=landed, has_landed=has_landed).resolve(
+        [], {30: TableSpan(1, 145, 145, 8, 8)}, lambda seconds: False
+    )
+    assert found.ddls == () and columns(found.tables[30], 30) == ["a", "b", "c"]
 
 
 def test_ddl_since_the_beginning_stays_when_a_change_is_taken_back() -> None:
