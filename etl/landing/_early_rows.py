@@ -182,21 +182,27 @@ class EarlyRows:
             if commit_ts <= after_ts:
                 continue
             try:
-                info, is_sure = self._info(table, commit_ts), True
-            except TiKVError as error:
-                info, is_sure = self._info(table, self._pd.tso()), False  # TiKV is there: it has collected that moment
+                info = self._info(table, commit_ts)
+            except TiKVError as error:  # TiKV is there: it has collected that moment
                 log.debug("TiKV doesn't tell what %s was at commit_ts %d: %s", table.full_name, commit_ts, error)
-            then = None if info is None else Table.from_tidb(info, table.schema_id, table.schema_name)
-            if then is None and not is_sure:
-                return _Early(commit_ts, is_sure=False, comes=False)
-            if then is not None and _columns_of(then) - _columns_of(state):
-                return _Early(commit_ts, is_sure, comes=True)
+                return _Early(
+                    commit_ts, is_sure=False, comes=_has_others(table, self._info(table, self._pd.tso()), state)
+                )
+            if _has_others(table, info, state):
+                return _Early(commit_ts, is_sure=True, comes=True)
             if state is table:
                 self._same[table.id] = max(version, self._same.get(table.id, 0))
         return None
 
     def _info(self, table: Table, ts: int) -> Mapping[str, Any] | None:
         return read_table_info(self._tikv, table.schema_id, table.id, ts)
+
+
+def _has_others(table: Table, info: Mapping[str, Any] | None, state: Table) -> bool:
+    """Return whether a definition of a table has columns that `state` hasn't; one that is gone has none."""
+    if info is None:
+        return False
+    return bool(_columns_of(Table.from_tidb(info, table.schema_id, table.schema_name)) - _columns_of(state))
 
 
 def _columns_of(table: Table) -> set[tuple[object, ...]]:

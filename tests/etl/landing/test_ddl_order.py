@@ -238,6 +238,15 @@ def test_a_change_is_found_behind_jobs_that_name_another_table(collected: int) -
     assert [(ddl.job_id, ddl.commit_ts) for ddl in found.ddls] == [(12, 120), (13, 124)]
 
 
+def test_a_change_is_found_for_rows_of_long_ago_although_its_columns_are_gone_by_now() -> None:
+    """TiKV has collected what the table was, and DDL since has removed the columns."""
+    jobs = [*_JOBS, document(16, 6, 20, info(30, "t", "a"))]
+    span, rows = TableSpan(1, 125, 125, 8, 8), rows_of((8, 125))
+    schema = landing(6, 1 << 59, jobs=jobs, is_gone=True)
+    found = schema.resolve([record(13)], {30: span}, lambda seconds: False, (), rows)
+    assert [(ddl.job_id, ddl.commit_ts) for ddl in found.ddls] == [(13, 124)]
+
+
 def test_the_binlog_of_a_change_that_rows_brought_forward_is_no_change_also_behind_a_restart() -> None:
     schema = landing(6)
     found = schema.resolve([], {30: TableSpan(1, 125, 126, 8, 8)}, lambda seconds: False)
