@@ -46,7 +46,7 @@ class CsvFormat:
 
     def check(self) -> None:
         """Raises CopyError for what can't be read without guessing."""
-        for name, text in (("separator", self.separator), ("line terminator", self.terminator), ("NULL", self.null)):
+        for name, text in (("separator", self.separator), ("line terminator", self.terminator)):
             if text == "":
                 raise CopyError(f"the {name} of CSV files can't be empty: rows could not be told apart")
         if self.delimiter is not None and len(self.delimiter.encode()) > 1:

@@ -106,7 +106,7 @@ class TableSql:
 
     def _assignments(self, count: int) -> list[list[bytes]]:
         """Of each row that becomes what it was the columns that differ. Where any does all moments are set: ON UPDATE
-        CURRENT_TIMESTAMP would make them what they never were.
+        CURRENT_TIMESTAMP would make them what they never were. Moments of columns added since are set to themselves.
         """
         after, before = self.reverse.after, self.reverse.before
         rows = np.arange(count)
@@ -122,6 +122,11 @@ class TableSql:
                 literals = literal_column(values.take(pa.array(wanted)), column).to_pylist()
                 for row, literal in zip(wanted.tolist(), literals, strict=True):
                     found[row].append(quote_name(column.name).encode() + b"=" + literal)
+        for column in self.reverse.touched.added:
+            if column.kind in _MOMENTS:
+                name = quote_name(column.name).encode()
+                for row in np.flatnonzero(any_differs).tolist():
+                    found[row].append(name + b"=" + name)
         return found
 
     def _inserts(self) -> Iterator[Statement]:

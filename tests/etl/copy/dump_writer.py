@@ -26,6 +26,7 @@ class Way:
     delimiter: bytes = b'"'
     terminator: bytes = b"\r\n"
     header: bool = True
+    null: bytes = b"\\N"
     rows_per_statement: int = 3
 
 
@@ -55,7 +56,7 @@ def sql_value(kind: str, unsigned: bool, value: Any, way: Way) -> bytes:
 
 def csv_value(kind: str, unsigned: bool, value: Any, way: Way) -> bytes:
     if value is None:
-        return b"\\N"
+        return way.null
     if kind in NUMBER and not unsigned:
         return value
     return csv_text(value, way)

@@ -94,6 +94,8 @@ WAYS = [
     Way("csv", separator=b"\t", delimiter=b"'", terminator=b"\n"),
     Way("csv", separator=b"aa", delimiter=b"", terminator=b"\n"),
     Way("csv", header=False),
+    Way("csv", null=b""),
+    Way("csv", escapes=False, null=b""),
 ]
 
 
@@ -107,7 +109,7 @@ def test_what_dumpling_writes_is_read_back(way: Way, data: st.DataObject) -> Non
     made = table(kinds)
     with tempfile.TemporaryDirectory() as folder:
         url = write(Path(folder), {f"d.t.000000000.{way.form}": file_of(made, kinds, rows, way)})
-        form = CsvFormat() if way.header else CsvFormat(",", '"', "\r\n", header=False)
+        form = CsvFormat(null=way.null.decode()) if way.header else CsvFormat(",", '"', "\r\n", header=False)
         if len(kinds) == 1 and not way.delimiter:
             form = CsvFormat(separator=way.separator.decode())  # no header tells
         options = DumplingOptions(form, way.escapes, chunk_bytes=data.draw(st.sampled_from([40, 1 << 20])))
@@ -231,6 +233,7 @@ def test_a_csv_row_of_another_width_stops_with_its_place(tmp_path: Path) -> None
         (CsvFormat(header=False), "header"),
         (CsvFormat(delimiter="##"), "delimiter of several bytes"),
         (CsvFormat(delimiter="", null="NULL"), "can't be told"),
+        (CsvFormat(delimiter="", null=""), "can't be told"),
         (CsvFormat(separator=""), "separator"),
         (CsvFormat(separator=";"), "the header doesn't say"),
     ],

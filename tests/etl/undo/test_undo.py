@@ -20,8 +20,9 @@ from etl.undo import UndoError, for_upstream, read_transaction, reverse, script
 from etl.undo.check import CHANGED, GONE, TAKEN
 from relay import DELETE, INSERT, UPDATE, RelayLog
 from tests.etl.mariadb_fixture import MariaDBServer
-from tests.etl.story import Story, column, table
+from tests.etl.story import Story, column, table, wider
 from tests.etl.undo.undoing import state, take_back, would_conflict
+from upstream.column_types import FLAG_ON_UPDATE_NOW
 from upstream.rows import encode_delete, encode_insert, encode_update
 from upstream.schema import Table
 
@@ -144,6 +145,22 @@ def test_a_moment_that_was_not_changed_stays_though_its_column_is_one_of_on_upda
     row = {"id": 1, "v": 1, "at": "2026-01-02 03:04:05.678"}
     story.insert(made, row)
     there_and_back(story, ["d.t"], lambda: story.update(made, row, {"v": 2}) and None)
+
+
+def test_a_moment_of_a_column_added_since_stays_though_it_is_one_of_on_update(story: Story) -> None:
+    story.create(USERS, CREATE_USERS)
+    row = {"id": 1, "email": "u1", "age": 21}
+    story.insert(USERS, row)
+    story.update(USERS, row, {"age": 22})
+    accident = newest(story)
+    at = "`at` datetime(3) DEFAULT '2020-01-01' ON UPDATE CURRENT_TIMESTAMP(3)"
+    moment = "2020-01-01 00:00:00"
+    seen = column(4, "at datetime(3)", default=moment, origin_default=moment)
+    story.statement(5, f"ALTER TABLE `users` ADD COLUMN {at}", wider(USERS, replace(seen, flag=FLAG_ON_UPDATE_NOW)))
+    story.apply()
+    assert take_back(story.server, of(story), accident) == (1, 1)
+    (there,) = story.rows("users", "`age`, CAST(`at` AS CHAR)")
+    assert there == (21, "2020-01-01 00:00:00.000")
 
 
 def test_rows_changed_since_are_conflicts_and_nothing_of_them_is_touched(story: Story) -> None:
