@@ -18,15 +18,25 @@ from errors import RequestError
 from etl.formats.sql_text import broken_text, hex_column, join, literal_column, quote_name, quote_table
 from upstream.schema import Table
 
-__all__ = ["FORMATS", "Output", "file_name", "file_output", "naming", "output_at", "rendered", "screen_output"]
+__all__ = [
+    "FORMATS",
+    "Output",
+    "broken_columns",
+    "file_name",
+    "file_output",
+    "naming",
+    "output_at",
+    "rendered",
+    "screen_output",
+]
 
 _STATEMENT_BYTES = 512 << 10
 """A statement has about so many bytes, or one row: servers take at least 1 MiB (max_allowed_packet)."""
-_SESSION = (
-    b"SET NAMES utf8mb4, time_zone = '+00:00', foreign_key_checks = 0,"
-    b" sql_mode = 'NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES';\n"
-)
+_MODE = b"sql_mode = 'NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES';\n"
 """Each value is taken as it is: an id 0, a date that isn't in the calendar."""
+_SESSION = b"SET NAMES utf8mb4, time_zone = '+00:00', foreign_key_checks = 0, " + _MODE
+_STRICT = b"SET sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES');\n"
+"""A column of text cuts off text that isn't UTF-8; so it refuses that."""
 
 
 class Output(Protocol):
@@ -89,6 +99,14 @@ class _Sql:
         sink.write(_SESSION)
 
     def write(self, batch: pa.RecordBatch) -> None:
+        is_broken = bool(broken_columns(batch))
+        if is_broken:
+            self._sink.write(_STRICT)
+        self._write(batch)
+        if is_broken:
+            self._sink.write(b"SET " + _MODE)
+
+    def _write(self, batch: pa.RecordBatch) -> None:
         values = [literal_column(_whole(batch.column(column.name)), column) for column in self._columns]
         lines = join(b"(", join(*values, separator=b", "), b")").to_pylist() if values else [b"()"] * batch.num_rows
         first = size = 0
@@ -101,6 +119,15 @@ class _Sql:
             self._sink.write(self._head + b",\n".join(lines[first:]) + b";\n")
 
     def close(self) -> None: ...
+
+
+def broken_columns(batch: pa.RecordBatch) -> set[str]:
+    """Return the names of the columns with text that isn't UTF-8."""
+    return {
+        field.name
+        for field, column in zip(batch.schema, batch.columns, strict=True)
+        if pa.types.is_large_string(field.type) and broken_text(column) is not None
+    }
 
 
 def _whole(array: pa.Array) -> pa.Array:

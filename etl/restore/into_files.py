@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 from etl.asof import Fingerprint, Past, Run, fingerprint, tables_as_of
-from etl.asof.output import Output, file_name, naming, output_at
+from etl.asof.output import Output, broken_columns, file_name, naming, output_at
 from etl.copy.copy_run import Ordered
 from etl.ddl import create_table
 from etl.dialect import Dialect
+from etl.formats.ddl_forms import as_bytes
+from etl.formats.sql_text import quote_name
 from etl.restore.errors import VerifyError
 from etl.restore.files_folder import Folder, RestoredFile, crc_and_size
 from etl.restore.files_plan import FilesPlan
@@ -116,10 +119,10 @@ class FilesRun:
         past = tables_as_of(self._settings, request.until, globs, run=self._compute)
         files = [file for name in names for file in (file_name(name, request.kind), file_name(name, "schema.sql"))]
         try:
-            written = self._written(past)
+            written, broken = self._written(past)
             self._border("computing once more")
             self._compare(written, past.fingerprints())
-            made = [self._described(name, past, written[name]) for name in names]
+            made = [self._described(name, past, written[name], broken[name]) for name in names]
             self._folder.publish(made)
         finally:
             self._folder.discard(files)
@@ -127,8 +130,10 @@ class FilesRun:
         for table in made:
             self._run.did(table.name, Done(table.rows, table.bytes, 1))
 
-    def _written(self, past: Past) -> dict[str, Fingerprint]:
+    def _written(self, past: Past) -> tuple[dict[str, Fingerprint], dict[str, set[str]]]:
+        """Write the rows of each table; return what they are, and the columns with text that isn't UTF-8."""
         written = dict.fromkeys(past.tables, Fingerprint())
+        broken: dict[str, set[str]] = {name: set() for name in past.tables}
         self._border(f"writing {', '.join(sorted(written)[:3])}{' …' if len(written) > 3 else ''}")
         with contextlib.ExitStack() as files:
             outputs = {name: files.enter_context(self._output(past, name)) for name in past.tables}
@@ -136,8 +141,9 @@ class FilesRun:
             for name, batch in rows:
                 self._border()
                 outputs[name].write(batch)
+                broken[name] |= broken_columns(batch)
                 written[name] += fingerprint(past.tables[name].table, [batch])
-        return written
+        return written, broken
 
     def _output(self, past: Past, name: str) -> AbstractContextManager[Output]:
         kind, schema = self._plan.request.kind, past.row_schemas()[name]
@@ -155,19 +161,26 @@ class FilesRun:
                     " of Sluice",
                 )
 
-    def _described(self, name: str, past: Past, found: Fingerprint) -> RestoredFile:
-        """The table, with its definition written."""
+    def _described(self, name: str, past: Past, found: Fingerprint, broken: Collection[str]) -> RestoredFile:
+        """Return the table, with its definition written."""
         table = past.tables[name]
         path = self._partial(name, "schema.sql")
         with naming(path):
-            path.write_text(_definition(table.table, self._plan.request.until), encoding="utf-8")
+            path.write_text(_definition(table.table, self._plan.request.until, broken), encoding="utf-8")
         crc, size = crc_and_size(self._partial(name))
         file = file_name(name, self._plan.request.kind)
         return RestoredFile(name, file, found.rows, size, crc, found.to_json()["digest"], tuple(table.left_out))
 
 
-def _definition(table: Table, until: int) -> str:
-    statement, warnings = create_table(table, _SERVER)
+def _definition(table: Table, until: int, broken: Collection[str]) -> str:
+    """Return the statements that make a table; columns in `broken` hold bytes, as not all of their text is UTF-8."""
+    columns = (as_bytes(column) if column.name in broken else column for column in table.columns)
+    statement, warnings = create_table(replace(table, columns=tuple(columns)), _SERVER)
+    warnings += [f"{name} holds bytes: not all of its text is UTF-8" for name in sorted(broken)]
     notes = "".join(f"-- {warning}\n" for warning in warnings)
     named = " ".join(table.full_name.split())
-    return f"-- {named} as of {tso.text(until)}\n{notes}SET NAMES utf8mb4, foreign_key_checks = 0;\n{statement};\n"
+    schema = quote_name(table.schema_name)
+    return (
+        f"-- {named} as of {tso.text(until)}\n{notes}SET NAMES utf8mb4, foreign_key_checks = 0,"
+        f" sql_mode = 'NO_BACKSLASH_ESCAPES';\nCREATE DATABASE IF NOT EXISTS {schema};\n{statement};\n"
+    )
