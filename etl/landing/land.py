@@ -20,6 +20,7 @@ from etl.landing._ahead import JobsAhead, LandedPlan
 from etl.landing._cluster import Cluster
 from etl.landing._counting import Counting
 from etl.landing._kept_versions import KeptVersions
+from etl.landing._misplaced_rows import MisplacedRowError, check_places
 from etl.landing._next_change import Stopped
 from etl.landing._orders import LOOK_EVERY_S, Orders
 from etl.landing._record import record_of, report_of
@@ -49,6 +50,7 @@ __all__ = [
     "DefinitionUnknownError",
     "LandSummary",
     "LandedWindow",
+    "MisplacedRowError",
     "NoCheckpointError",
     "UnknownTableError",
     "WrongClusterError",
@@ -80,7 +82,7 @@ def run_land(  # noqa: PLR0913 one optional wish each, by name
     again.
 
     Raises ClaimLostError when another process took over, BinlogDecodeError, UnknownTableError, DefinitionUnknownError,
-    CommitsPurgedError, WrongClusterError, NoCheckpointError, HistoryError, and relay errors.
+    MisplacedRowError, CommitsPurgedError, WrongClusterError, NoCheckpointError, HistoryError, and relay errors.
     """
     limits = RunLimits(run_seconds, stop, until_ts)
     loop = _Loop(settings, limits, start_ts, on_window, summary or LandSummary())
@@ -252,6 +254,7 @@ class _Loop:
         if described.moved or described.ddls:
             began = time.perf_counter()
             moves = schema.recent_moves(described, result.tables)
+            check_places(self._relay, described, moves, result.parts, skips)
             bounds = landed.plan.lo, landed.plan.hi, claim.token
             described, parts = self._definitions.settle(
                 described, moves, result.parts, bounds, skips, schema.definitions_to_come
