@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-import sqlalchemy
+import pymysql.cursors
 from great_expectations.core.batch_definition import BatchDefinition
 from great_expectations.data_context import AbstractDataContext
 from great_expectations.execution_engine import SparkDFExecutionEngine
+from sqlalchemy.pool import StaticPool
 
 if TYPE_CHECKING:
     from expectations.lake_place import LakePlace
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["Batches", "ServerBatches", "SparkBatches"]
 
 _DIALECT = "mysql+pymysql://"
+_PLACEHOLDER = "`sluice table of this suite`"
+"""Stands for the table until a statement is sent: GX changes `%`, `:` and capitals on the way."""
 
 
 class Batches(Protocol):
@@ -32,12 +35,24 @@ class Batches(Protocol):
 class _Borrowed:
     """A PyMySQL connection that belongs to somebody else, in the middle of a transaction of theirs."""
 
-    def __init__(self, place: ServerPlace) -> None:
+    def __init__(self, place: ServerPlace, table: str) -> None:
+        """`table`: as it is written in a statement, in place of the placeholder."""
         self._place = place
+        self._table = table
         self._connection = place.session.connection
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
+
+    def cursor(self, cursor: type[pymysql.cursors.Cursor] = pymysql.cursors.Cursor) -> pymysql.cursors.Cursor:
+        """Return a cursor that sends its statements through `query`."""
+        return cursor(self)  # type: ignore[arg-type] # it has all that a cursor uses
+
+    def query(self, sql: str | bytes, unbuffered: bool = False) -> int:  # noqa: FBT001, FBT002 as PyMySQL's
+        """Send a statement whose parameters are filled in."""
+        text = sql.decode(errors="surrogateescape") if isinstance(sql, bytes) else sql
+        text = text.replace(_PLACEHOLDER, self._table)
+        return self._connection.query(text, unbuffered)
 
     def commit(self) -> None:
         self._place.let_go()
@@ -59,11 +74,9 @@ class ServerBatches:
         self._place.shape(name)
         source: Any = context.data_sources.add_or_update_sql(
             name=name, connection_string=_DIALECT, create_temp_table=False,
-            kwargs={"creator": lambda: _Borrowed(self._place), "poolclass": sqlalchemy.pool.StaticPool},
+            kwargs={"creator": lambda: _Borrowed(self._place, self._place.table(name)), "poolclass": StaticPool},
         )  # fmt: skip
-        # As a query, since for a table GX lowers the schema's letters and leaves names as they are.
-        query = f"SELECT * FROM {self._place.table(name)}".replace(":", r"\:")
-        asset = source.add_query_asset(name, query=query)
+        asset = source.add_query_asset(name, query=f"SELECT * FROM {_PLACEHOLDER}")
         return asset.add_batch_definition_whole_table("all"), {}
 
 

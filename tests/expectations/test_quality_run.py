@@ -323,14 +323,18 @@ def test_what_cannot_be_looked_at_is_told_and_does_not_keep_the_others_from_bein
     assert "there is no table shop.gone" in page(settings, found["shop.gone"])
 
 
-ODD_NAMES = ["MyApp", "shop", "my.db"], ["users", "order-items", "a b", "a.b", 'say "x"', "x:y", "n`n", "Größe"]
+ODD_SCHEMAS = "MyApp", "shop", "my.db", "50%"
+ODD_TABLES = (
+    "users", "order-items", "a b", "a.b", 'say "x"', "x:y", "a :b \\:c", "n`n", "Größe", "表", "100%", "%s %% %(a)s"
+)  # fmt: skip
 
 
 def test_tables_whose_names_need_quoting_are_proposed_for_and_looked_at(shop, folder):
     settings, session = shop
-    names = [TableName(schema, table) for schema in ODD_NAMES[0] for table in ODD_NAMES[1]]
+    names = [TableName("shop", table) for table in ODD_TABLES]
+    names += [TableName(schema, table) for schema in set(ODD_SCHEMAS) - {"shop"} for table in ("users", "100%")]
     try:
-        for schema in ("MyApp", "my.db"):
+        for schema in set(ODD_SCHEMAS) - {"shop"}:
             session.execute(f"CREATE DATABASE {quote_name(schema)}")
         for number, (schema, table) in enumerate(names):
             place = f"{quote_name(schema)}.{quote_name(table)}"
@@ -344,8 +348,8 @@ def test_tables_whose_names_need_quoting_are_proposed_for_and_looked_at(shop, fo
     finally:
         for name in names:
             session.execute(f"DROP TABLE IF EXISTS {quote_name(name.schema)}.{quote_name(name.table)}")
-        session.execute("DROP DATABASE MyApp")
-        session.execute("DROP DATABASE `my.db`")
+        for schema in set(ODD_SCHEMAS) - {"shop"}:
+            session.execute(f"DROP DATABASE {quote_name(schema)}")
 
 
 def test_an_error_of_great_expectations_in_one_suite_ends_no_run(shop, folder, monkeypatch):
