@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from upstream.by_id import schemas_by_id, tables_by_id, to_json
+from upstream.ddl_actions import DROPS_COLUMNS
 from upstream.folded import folded
-from upstream.schema import Schema, Table
+from upstream.schema import STATE_DELETE_ONLY, Schema, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,11 @@ class DdlJob:
     def title(self) -> str:
         """For messages."""
         return f"DDL job {self.job_id} at commit_ts {self.commit_ts}"
+
+    @property
+    def has_only_begun(self) -> bool:
+        """Whether this is the first of a DROP COLUMN's two binlogs, which leaves the table as it is."""
+        return self.type in DROPS_COLUMNS and self.schema_state == STATE_DELETE_ONLY
 
     def table_pairs(self) -> Iterator[tuple[Table, Table]]:
         """Every table that is there before and after it. PARTITION BY and the like give a table a new id under its old

@@ -156,6 +156,8 @@ class _WindowScan:
     def _ddls(self) -> Iterator[FoundDdl]:
         query = self._query
         for ddl in self._window.schema.ddls:
+            if ddl.has_only_begun:
+                continue  # one line a job: its last binlog's
             drops = ddl.type in REMOVES_ROWS
             if query.since < ddl.commit_ts <= query.until and (drops or not query.only_drops):
                 names = self._names(ddl)

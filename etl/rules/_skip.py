@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from etl.rules.filters import Filter
-from upstream.ddl_actions import DROPS_COLUMNS, IGNORED_ACTIONS, Action, action_name
+from upstream.ddl_actions import IGNORED_ACTIONS, Action, action_name
 from upstream.ddl_job import DdlJob
-from upstream.schema import STATE_DELETE_ONLY
 
 FOR_TIDB_ALONE = {
     Action.SHARD_ROW_ID: "SHARD_ROW_ID_BITS",
@@ -31,7 +30,7 @@ def skip_reason(ddl: DdlJob, filters: Filter) -> str | None:
         return f"job type {kind} ({action_name(kind)}) changes nothing a downstream has"
     if kind in FOR_TIDB_ALONE:
         return f"{FOR_TIDB_ALONE[Action(kind)]} mean nothing downstream"
-    if kind in DROPS_COLUMNS and ddl.schema_state == STATE_DELETE_ONLY:
+    if ddl.has_only_begun:
         return "DROP COLUMN has only begun"
     schemas = {table.schema_name for table in ddl.effect.tables.values() if table}
     schemas |= {schema.name for schema in ddl.effect.schemas.values() if schema}

@@ -13,6 +13,7 @@ import pytest
 
 from cli import main
 from etl.find import ConditionError, FindError, Found, Past, Query, find
+from etl.recorded_schema import RecordedSchema
 from etl.settings import Downstream, Relay, Settings, Spark, Upstream
 from etl.settings.sections import Archive
 from relay import DELETE, INSERT, UPDATE, RelayLog
@@ -190,6 +191,17 @@ def test_ddl_is_found_by_its_table_and_what_removes_rows_by_that(story: Story) -
     ]  # fmt: skip
     assert look(of(story), where="id = 1").ddls == []
     assert look(of(story), kinds=("insert",)).ddls == []
+
+
+def test_a_drop_of_a_column_with_its_two_binlogs_is_found_once_as_it_ended(story: Story) -> None:
+    made = story.create(table(9, "t", "id int", "a int", primary="id"), "CREATE TABLE `t`")
+    drop = "ALTER TABLE `t` DROP COLUMN `a`"
+    story.statement(6, drop, name="t", job_id=70, schema_state=1)
+    story.statement(6, drop, replace(made, columns=made.columns[:1]), job_id=70, schema_state=0)
+    (last,) = RecordedSchema.of(list(RelayLog.open(story.url).windows(0))[-1]).ddls
+    found = look(of(story), kinds=("ddl",))
+    assert [one.commit_ts for one in found.ddls if one.statement == drop] == [last.commit_ts]
+    assert found.counts["ddls"] == len(found.ddls)
 
 
 def test_rows_without_a_key_are_shown_by_their_values(story: Story) -> None:
