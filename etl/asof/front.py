@@ -81,11 +81,17 @@ class Past:
             for batch in from_ipc(result.payload):
                 yield result.name, batch
 
-    def files(self, folder: str) -> dict[str, list[BaseFile]]:
-        """The rows as files of a base, written by Spark's workers below `folder` of the archive, by table."""
+    def files(
+        self, folder: str, on_file: Callable[[str, BaseFile], None] = lambda name, file: None
+    ) -> dict[str, list[BaseFile]]:
+        """The rows as files of a base, written by Spark's workers below `folder` of the archive, by table. `on_file` is
+        called with each one's table as it comes.
+        """
         found: dict[str, list[BaseFile]] = {name: [] for name in self.tables}
         for result in self._results(Files(self.archive_url, folder)):
-            found[result.name].append(BaseFile.from_json(json.loads(result.payload)))
+            file = BaseFile.from_json(json.loads(result.payload))
+            found[result.name].append(file)
+            on_file(result.name, file)
         return found
 
     def differences(self) -> Generator[tuple[str, pa.RecordBatch], None, None]:

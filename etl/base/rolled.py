@@ -18,7 +18,7 @@ from etl.copy.definitions import Definitions
 from etl.copy.source import Chunk
 from etl.settings import Settings
 from relay import Window
-from relay.archive import Base
+from relay.archive import Base, BaseFile
 from upstream.ddl_job import DdlJob
 from upstream.schema import Schema, Table
 from upstream.table_name import exactly, full_name
@@ -83,17 +83,25 @@ def past_of(settings: Settings, ts: int) -> ReadPast:
     return lambda names: tables_as_of(settings, ts, names)
 
 
-def rolling(read: ReadPast) -> Callable[[Sequence[str]], list[str]]:
-    """Carries out orders of `etl.base.chunk_writer.order_of`. Raises BaseError, AsOfError, relay errors, SparkError."""
+def rolling(
+    read: ReadPast,
+    on_file: Callable[[str, BaseFile], None] = lambda name, file: None,
+    doing: Callable[[str], None] = lambda what: None,
+) -> Callable[[Sequence[str]], list[str]]:
+    """Carries out orders of `etl.base.chunk_writer.order_of`; `on_file` is called with each file that a table gets,
+    `doing` with what is computed. Raises BaseError, AsOfError, relay errors, SparkError.
+    """
 
     def make(texts: Sequence[str]) -> list[str]:
         orders = [json.loads(text) for text in texts]
         tables = {full_name(o["chunk"]["schema"], o["chunk"]["table"]): o for o in orders}
+        first, more = next(iter(tables)), len(tables) - 1
+        doing(f"computing {first}" + (f" and {more} more table{'s' if more > 1 else ''}" if more else ""))
         past = read([exactly(name) for name in tables])
         if missing := sorted(tables.keys() - past.tables.keys()):
             raise BaseError(f"the archive knows no table {', '.join(missing[:5])} at that moment")
         (folder,) = {order["folder"].rpartition("/")[0] for order in orders}
-        files = past.files(folder)
+        files = past.files(folder, on_file)
         return [_said(order, files[name]) for name, order in tables.items()]
 
     return make

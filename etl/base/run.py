@@ -29,7 +29,7 @@ from etl.ownership import Pipeline
 from etl.settings import Settings
 from etl.spark.calls import SparkCalls
 from etl.spark.place import Place
-from relay.archive import Base, BaseTable, Making, base_id
+from relay.archive import Base, BaseFile, BaseTable, Making, base_id
 from relay.jobs import CANCEL, CANCELLED, DONE, PAUSED, Done, Job, Run, Runner, TableProgress
 
 __all__ = ["KIND", "BaseSummary", "cancel_base", "create_base", "plan_base", "run_base"]
@@ -201,8 +201,14 @@ class _Making:
     def _tell(self, written: Written) -> None:
         for number, files in written.items():
             chunk = self._plan.chunks[number]
-            self._run.did(chunk.full_name, done_of(files, chunk.bytes))
+            done = done_of(files, chunk.bytes)
+            if self._is_rolled:  # told as the files came
+                done = Done(0, 0, 1, max(0, chunk.bytes - done.bytes))
+            self._run.did(chunk.full_name, done)
             self._run.doing(chunk.full_name)
+
+    def _file(self, name: str, file: BaseFile) -> None:
+        self._run.did(name, Done(file.rows, file.row_bytes, 0, file.row_bytes))
 
     def _gc_hold(self) -> GcHold | None:
         if self._plan.spec["kind"] != "tidb-sql":
@@ -216,7 +222,7 @@ class _Making:
 
     def _default(self, stack: ExitStack) -> MakeFiles:
         if self._is_rolled:
-            return rolling(past_of(self._place.settings, self._plan.ts))
+            return rolling(past_of(self._place.settings, self._plan.ts), self._file, self._run.doing)
         return self._on_spark(stack)
 
     def _on_spark(self, stack: ExitStack) -> Callable[[Any], list[str]]:

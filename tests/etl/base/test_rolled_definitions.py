@@ -9,13 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from etl.archive.archiver import Archiver
+from etl.asof import here, tables_as_of
+from etl.base.chunk_writer import order_of, written_of
 from etl.base.errors import BaseError
-from etl.base.rolled import definitions_after, rolled_plan
+from etl.base.rolled import definitions_after, rolled_plan, rolling
 from etl.base.unchanged import changed_tables, ddl_tables, ids_of
-from relay import Window
+from etl.copy.source import Chunk
+from relay import RelayLog, Window
 from relay.archive import Base, BaseTable, base_id
+from tests.etl.archive.archiving import LocalJobs, settings_of
 from tests.etl.base.recorded_rows import definitions
 from tests.etl.relay_from_recording import RECORDINGS, land
+from tests.etl.story import Story, table
 
 DDL = RECORDINGS / "ddl"
 
@@ -76,3 +82,32 @@ def test_which_tables_ddl_touched_is_known_only_where_it_has_landed(tmp_path: Pa
     assert touched >= {table.id for table in definitions(DDL, last).tables}
     assert ddl_tables(found[:-1], first, last) is None
     assert ddl_tables(found, last, last) == set()
+
+
+def test_a_base_that_is_rolled_forward_tells_what_it_computes_and_of_each_file_as_it_comes(tmp_path: Path) -> None:
+    story = Story(None, tmp_path)  # type: ignore[arg-type] # nothing is applied
+    tables = [story.create(table(9 + n, f"t{n}", "id int", primary="id"), f"CREATE TABLE t{n}") for n in range(2)]
+    for one in tables:
+        story.insert(one, {"id": 1}, {"id": 2})
+    settings = settings_of(story.url, url=(tmp_path / "archive").as_uri())
+    Archiver(settings, jobs=LocalJobs(settings)).through()
+    last = RelayLog.open(story.url).last()
+    assert last is not None
+    orders = [
+        order_of(n, Chunk(one.schema_name, one.name, 0, {}, 0), one, f"bases/b/{one.id}")
+        for n, one in enumerate(tables)
+    ]  # fmt: skip
+    files: list[tuple[str, int]] = []
+    doing: list[str] = []
+    make = rolling(
+        lambda names: tables_as_of(settings, last.hi, names, run=here),
+        lambda name, file: files.append((name, file.rows)),
+        doing.append,
+    )
+    written = written_of(make(orders))
+    assert (
+        sorted(files)
+        == [("d.t0", 2), ("d.t1", 2)]
+        == sorted((tables[n].full_name, file.rows) for n, found in written.items() for file in found)
+    )
+    assert doing == ["computing d.t0 and 1 more table"]
