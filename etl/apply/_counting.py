@@ -55,6 +55,10 @@ class Counting:
         """Something was in the way, and is tried again or not."""
         self._recorder.count({"retries": 1, f"error.{type(error).__name__}": 1})
 
+    def met(self) -> None:
+        """A session of others was found that writes to what is replicated."""
+        self._recorder.count({"other_writers": 1})
+
     def close(self) -> None:
         """Write down the rest. Never raises."""
         self._recorder.close()

@@ -21,6 +21,7 @@ from etl.apply._appointments import AppointmentKeeper
 from etl.apply._batch import Batch, DecidedAnewError, HeldError, StoppedError, check_not_held
 from etl.apply._batch_size import BatchSize
 from etl.apply._counting import Counting
+from etl.apply._other_sessions import OtherSessions
 from etl.apply._poison import name_poison
 from etl.apply._prepare_job import SparkPreparer
 from etl.apply._refusal import check_refusal
@@ -30,12 +31,13 @@ from etl.apply._takeover import look_ahead
 from etl.downstream import Checkpoint
 from etl.ownership import NotSoleWriterError, Pipeline, SoleWriter, await_copy
 from etl.prepare import PrepareOptions
-from etl.settings import Settings
+from etl.settings import Downstream, Settings
 from etl.sinks import ApplyError, Remembers, Sink, TakesOver, open_sink, read_checkpoint, sink_shape
 from etl.spark.place import Place
 from etl.steps import Step
 from etl.waiting import Waiting
 from relay import Appointment, RelayLog, Window
+from relay.measures import Measures
 
 __all__ = ["ApplyError", "ApplySummary", "BatchReport", "NotSoleWriterError", "Prepare", "run_apply"]
 
@@ -143,6 +145,11 @@ class _Loop:
             self._sink.guard(self._sole)
         self._appointments = AppointmentKeeper(self._relay, settings.rules, settings.apply.appointment_wait_ms)
         self._counting = Counting(self._relay, pipeline.downstream)
+        self._others = (
+            OtherSessions(target, settings.routes, Measures(self._relay, pipeline.downstream), self._counting.met)
+            if isinstance(target := settings.target, Downstream)
+            else None
+        )
         self._size = BatchSize(settings.apply)
         self._summary = summary
         self._waiting = Waiting(log, "applying")
@@ -176,6 +183,8 @@ class _Loop:
 
     def close(self) -> None:
         self._progress.say(last=True)
+        if self._others is not None:
+            self._others.close()
         self._counting.close()
         self._upkeep.close()
         self._sole.close()

@@ -10,7 +10,17 @@ from etl.downstream.checkpoint import (
     Refusal,
 )
 from etl.downstream.chunk_results import ChunkResult, ChunkResults
-from etl.downstream.mysql import AHEAD, Ahead, Done, DownstreamError, Load, LoadOutcome, MySQLSession, Question
+from etl.downstream.mysql import (
+    AHEAD,
+    Ahead,
+    Done,
+    DownstreamError,
+    Load,
+    LoadOutcome,
+    MySQLSession,
+    Question,
+    own_sessions,
+)
 from etl.downstream.savepoint import Savepoint, SavepointFile, sync_folder
 from etl.downstream.servers import connected, is_same_server
 
@@ -36,5 +46,6 @@ __all__ = [
     "SavepointFile",
     "connected",
     "is_same_server",
+    "own_sessions",
     "sync_folder",
 ]

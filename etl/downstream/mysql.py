@@ -13,6 +13,7 @@ import secrets
 import socket
 import ssl
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -69,6 +70,7 @@ _PAUSES_S, _TRUSTED_S = (10.0, 600.0), 60.0
 """After a connection was lost nothing is sent ahead for so long, at least and at most; where it held for so long behind
 that, the next loss counts as the first."""
 _NO_ESCAPES = SERVER_STATUS.SERVER_STATUS_NO_BACKSLASH_ESCAPES
+_OPEN: weakref.WeakSet[MySQLSession] = weakref.WeakSet()
 _LOAD_MESSAGE = re.compile(r"Records: (\d+)\s+Deleted: (\d+)\s+Skipped: (\d+)\s+Warnings: (\d+)")
 
 
@@ -197,6 +199,11 @@ class Ahead:
             self.pause_s = 0.0
 
 
+def own_sessions() -> set[int]:
+    """Return the servers' numbers of the sessions that this process has open, whichever server they are on."""
+    return {session.number for session in tuple(_OPEN) if session.is_connected}
+
+
 class MySQLSession:
     """One session. Every method raises DownstreamError; after one the session must be rolled back or connected anew."""
 
@@ -211,6 +218,8 @@ class MySQLSession:
         self._dialect: Dialect | None = None
         self.known_tables: set[str] = set()
         """Full names of tables that were looked at in this session; for its users."""
+        self.number = 0
+        """The server's number of the session that was connected last."""
         self.round_trip_s = 0.0
         """How long the statement took that this session was answered fastest; 0 before the first."""
 
@@ -318,7 +327,9 @@ class MySQLSession:
 
     def _check_session(self, token: str) -> None:
         """What was set in this session must still be there: locks and transactions are lost in the same way."""
-        found = self.query("SELECT @sluice_session")[0][0]
+        ((found, number),) = self.query("SELECT @sluice_session, CONNECTION_ID()")
+        self.number = int(number)
+        _OPEN.add(self)
         if found not in (token, token.encode()):
             raise DownstreamError(
                 server_errors.UNFIT,

@@ -152,6 +152,10 @@ COUNTED = (
     Family("sluice_transactions", "transactions landed and applied", ("stage",), _by_stage("transactions"), "counter"),
     Family("sluice_changes", "row changes landed and applied", ("stage",), _by_stage("changes"), "counter"),
     Family("sluice_ddls", "DDL statements landed and applied", ("stage",), _by_stage("ddls"), "counter"),
+    Family(
+        "sluice_other_writers", "sessions of others that were seen writing to replicated databases", (),
+        lambda sight: [((), float(sight.totals.apply.counts.get("other_writers", 0)))], "counter",
+    ),
     Family("sluice_retries", "how often landing and applying began anew", ("stage",), _by_stage("retries"), "counter"),
     Family("sluice_rows", "row changes applied by kind", ("kind",), _kinds, "counter"),
     Family(

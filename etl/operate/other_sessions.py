@@ -1,22 +1,15 @@
-"""Other writers of a downstream: processes that still answer, sessions that are at work in the server."""
+"""Other writers of a downstream before a takeover: processes that still answer, sessions that are at work there."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 
 from etl.downstream import MySQLSession
 from etl.operate.nodes import answers
-from etl.ownership import Pipeline, writes_elsewhere
+from etl.ownership import Pipeline, sessions_writing, writes_elsewhere
 from etl.settings import Downstream, Settings
 from upstream import NodeStatus
-
-_WRITE = re.compile(r"\s*(?:INSERT|REPLACE|UPDATE|DELETE|LOAD|ALTER|CREATE|DROP|TRUNCATE|RENAME)\b", re.IGNORECASE)
-_SESSIONS = (
-    "SELECT ID, USER, HOST, DB, INFO FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID() AND COMMAND NOT IN"
-    " ('Daemon', 'Binlog Dump', 'Binlog Dump GTID')"
-)
-_SHOWN = 120
 
 
 def seen_writing(settings: Settings, drainers: Iterable[NodeStatus]) -> Iterator[str]:
@@ -39,28 +32,6 @@ def seen_writing(settings: Settings, drainers: Iterable[NodeStatus]) -> Iterator
                 f" {drainer.host}"
             )
     if isinstance(settings.target, Downstream):
-        yield from _sessions(settings)
-
-
-def _sessions(settings: Settings) -> Iterator[str]:
-    """Yield the sessions of others that run a statement that writes to a replicated database."""
-    session = MySQLSession(settings.downstream)
-    try:
-        session.connect()
-        rows = session.query(_SESSIONS)
-    finally:
-        session.close()
-    for number, user, host, database, statement in rows:
-        text = _text(statement)
-        if _WRITE.match(text) and settings.filters.wants_schema(_text(database) or _named(text)):
-            yield f"session {number} of {_text(user)} from {_text(host)} runs: {' '.join(text.split())[:_SHOWN]}"
-
-
-def _named(statement: str) -> str:
-    """Return the first database that a statement names, "" if none."""
-    found = re.search(r"[`\s]([\w$-]+)`?\.`?[\w$-]", statement)
-    return found[1] if found else ""
-
-
-def _text(value: object) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
+        with closing(MySQLSession(settings.downstream)) as session:
+            session.connect()
+            yield from (other.text for other in sessions_writing(session, settings.filters.wants_schema))

@@ -1,0 +1,92 @@
+"""Looks while applying goes on whether sessions of others write to replicated databases, and warns by name.
+
+Two writers make rows differ, and neither is told. A Drainer that was taken over from can live on for minutes without a
+heartbeat; so can a script, or a person. A statement by hand may be meant, so it is a warning, and applying goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from errors import SluiceError
+from etl.downstream import MySQLSession
+from etl.ownership import OtherSession, sessions_writing
+from etl.rules import RouteError, Routes
+from etl.settings import Downstream
+from relay.measures import Measures
+from upstream.folded import folded
+from upstream.table_name import TableName, names_table
+
+__all__ = ["OtherSessions"]
+
+log = logging.getLogger("sluice.apply")
+
+_EVERY_S = 10.0
+"""One statement each time: 0.3 ms of the server's, and a writer that lasts is met within some looks."""
+_ENDS_S = 3.0
+_MOST_KNOWN = 10_000
+
+
+class OtherSessions:
+    """Looks from a thread of its own, in a session of its own, until closed. Trouble never stops applying."""
+
+    def __init__(
+        self, downstream: Downstream, routes: Routes, measures: Measures, on_found: Callable[[], None]
+    ) -> None:
+        """`measures`: tell which tables were applied to. `on_found` is called once for each session that is found."""
+        self._session = MySQLSession(downstream)
+        self._routes = routes
+        self._measures = measures
+        self._on_found = on_found
+        self._known: set[tuple[int, str]] = set()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="other-sessions", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End looking."""
+        self._over.set()
+        self._session.close()
+        self._thread.join(_ENDS_S)
+
+    def _run(self) -> None:
+        while not self._over.wait(_EVERY_S):
+            try:
+                self._look()
+            except (SluiceError, OSError) as error:  # applying says what is wrong with the downstream
+                log.debug("other sessions can't be looked at: %s", error)
+                self._session.close()
+        self._session.close()
+
+    def _look(self) -> None:
+        if not self._session.is_connected:
+            self._session.connect()
+        for other in sessions_writing(self._session, self._is_replicated):
+            self._say(other)
+        self._session.commit()
+
+    def _say(self, other: OtherSession) -> None:
+        if (other.number, other.user) in self._known:
+            return
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known.add((other.number, other.user))
+        self._on_found()
+        log.warning(
+            "another writer is at work downstream, which makes rows differ: %s; if it isn't meant, end it, then `sluice"
+            " verify` shows what it changed",
+            other.text,
+        )
+
+    def _is_replicated(self, database: str) -> bool:
+        """Whether rows of this pipeline have arrived in a database. A restore's databases aren't among them."""
+        return folded(database) in {folded(self._goal(name)) for name in self._measures.tables() if names_table(name)}
+
+    def _goal(self, name: str) -> str:
+        schema, table = TableName.parse(name)
+        try:
+            return self._routes.target(schema, table).schema
+        except RouteError:
+            return ""
