@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
 
 from etl.apply import ApplySummary, BatchReport, PastRange, Prepare, SparkPreparer, apply_past, prepare_options
@@ -57,10 +58,12 @@ class IntoSink:
         """Until it is through, or somebody orders it to end; says how it ended. Raises as `run_reapply`."""
         request, own = self._request, self._own
         sink = self._begin().open(self._name)
-        if prepare is None:
-            role = f"reapply {self._job.id}"  # a session of its own: the pipeline's goes on undisturbed
-            prepare = SparkPreparer(Place(own.spark, role, own.relay.url), prepare_options(own))
-        with stopping_on_orders(self._run, self._stop):
+        with ExitStack() as stack:
+            if prepare is None:
+                role = f"reapply {self._job.id}"  # a session of its own: the pipeline's goes on undisturbed
+                prepare = SparkPreparer(Place(own.spark, role, own.relay.url), prepare_options(own))
+                stack.callback(prepare.close)
+            stack.enter_context(stopping_on_orders(self._run, self._stop))
             done = apply_past(
                 self._relay, PastRange(request.since, request.until), sink,
                 prepare=prepare, limits=own.apply, stop=self._stop, on_batch=self._wrote,

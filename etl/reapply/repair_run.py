@@ -102,11 +102,12 @@ def run_repair(settings: Settings, job: Job, run: Run, prepare: Prepare | None) 
     first = relay.first()
     if first is None or first.lo > request.since:
         raise ReapplyError(f"the relay log {relay.url} no longer holds what was committed after {request.since}")
-    if prepare is None:
-        options, role = newest_options(settings, request), f"reapply {job.id}"
-        prepare = SparkPreparer(Place(settings.spark, role, settings.relay.url), options)
-    touched = TouchedRows(relay, prepare, request.settings(settings).filters, request.since, request.until)
     with ExitStack() as stack:
+        if prepare is None:
+            options, role = newest_options(settings, request), f"reapply {job.id}"
+            prepare = SparkPreparer(Place(settings.spark, role, settings.relay.url), options)
+            stack.callback(prepare.close)
+        touched = TouchedRows(relay, prepare, request.settings(settings).filters, request.since, request.until)
         pd = PDClient(settings.upstream.pd_urls, tls=settings.upstream.tls())
         stack.callback(pd.close)
         downstream = DownstreamSide(settings, first.cluster_id)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli import main
+from etl.apply import SparkPreparer
 from etl.formats.binlog_file import encode_record, read_file
 from relay.jobs import DONE, Jobs
 from tests.etl.reapply.reapplying import between, records
@@ -26,7 +27,7 @@ def sluice(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int,
 
 @pytest.mark.slow
 def test_a_range_of_time_goes_into_a_folder_with_one_command(
-    spark_remote: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark_remote: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     relay = land(RECORDINGS / "shop", f"file://{tmp_path}/relay", 1500)
     first, last = relay.first(), relay.last()
@@ -43,7 +44,13 @@ def test_a_range_of_time_goes_into_a_folder_with_one_command(
     code, said = sluice(capsys, *asked, "--table", "*.*", "--plan")
     assert code == 0 and f"since    {since} (" in said and f"until    {last.hi} (" in said and "row changes" in said
     assert not Jobs(relay.storage).list()
+    preparers: list[SparkPreparer] = []
+    closed: list[SparkPreparer] = []
+    made, close = SparkPreparer.__init__, SparkPreparer.close
+    monkeypatch.setattr(SparkPreparer, "__init__", lambda self, *of: (preparers.append(self), made(self, *of))[1])
+    monkeypatch.setattr(SparkPreparer, "close", lambda self: (closed.append(self), close(self))[1])
     code, said = sluice(capsys, *asked)
+    assert len(preparers) == 1 and closed == preparers, "calls that are under way hold up the process's end"
     assert code == 0 and f"files in {tmp_path}/again has what was committed after {since}" in said
     original = [message for _, message in read_file(DRAINER_FILE)]
     assert records(tmp_path / "again") == b"".join(map(encode_record, between(original, since, last.hi)))
