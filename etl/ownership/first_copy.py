@@ -35,7 +35,7 @@ def await_copy(relay: RelayLog, downstream: str, has_checkpoint: Callable[[], bo
         name = status.spec.id
         way_out = f"`sluice jobs resume {name}` goes on with it, `sluice jobs cancel {name}` gives it up"
     raise CopyAwaitedError(
-        f"the job {status.spec} is {status.state}, {status.progress.in_all.percent} % are done, and there is no"
+        f"the job {status.spec} is {status.state}, {status.progress.percent} % are done, and there is no"
         " checkpoint yet",
         way_out=way_out,
     )

@@ -84,13 +84,18 @@ function bar({ progress, state }) {
   );
 }
 
+// How much there is in all is an estimate, until all of it was read.
+function read({ bytes, bytes_in_all }) {
+  return bytes < bytes_in_all ? `${size(bytes)} of about ${size(bytes_in_all)}` : size(bytes);
+}
+
 function numbers({ progress, state }) {
   const parts = [];
-  if (progress.bytes_in_all || progress.chunks_in_all) parts.push([`${progress.percent} %`, progress.bytes_in_all ? `${size(progress.bytes)} of about ${size(progress.bytes_in_all)}` : `${count(progress.chunks)} of ${many(progress.chunks_in_all, "chunk")}`]);
-  parts.push([count(progress.rows), progress.rows_in_all ? `of ${count(progress.rows_in_all)} rows` : progress.rows === 1 ? "row" : "rows"]);
+  if (progress.bytes_in_all || progress.chunks_in_all) parts.push([`${progress.percent} %`, progress.bytes_in_all ? read(progress) : `${count(progress.chunks)} of ${many(progress.chunks_in_all, "chunk")}`]);
+  parts.push([count(progress.rows), progress.rows < progress.rows_in_all ? `of about ${count(progress.rows_in_all)} rows` : progress.rows === 1 ? "row" : "rows"]);
   if (progress.tables) parts.push([`${count(progress.tables_done)} of ${count(progress.tables)}`, progress.tables === 1 ? "table" : "tables"]);
   if (state === "running" && progress.rows_per_s) parts.push([rate(progress.rows_per_s), `rows, ${size(progress.bytes_per_s)}/s`]);
-  if (state === "running" && progress.left_s !== null) parts.push([span(progress.left_s * 1000), "left"]);
+  if (state === "running" && progress.left_s !== null) parts.push([`about ${span(progress.left_s * 1000)}`, "left"]);
   const doing = state === "running" && progress.doing.length > 0;
   return h("div", { class: "measures" }, parts.map(([value, name]) => h("span", {}, h("b", {}, value), ` ${name}`)), doing && h("span", { class: "quiet" }, progress.doing.join(", ")));
 }
@@ -170,7 +175,7 @@ function tables(job, detail, around) {
               h("td", {}, table.name),
               h("td", { class: "number" }, `${table.percent} %`),
               h("td", { class: "number" }, count(table.rows)),
-              h("td", { class: "number" }, table.bytes_in_all ? `${size(table.bytes)} of about ${size(table.bytes_in_all)}` : size(table.bytes)),
+              h("td", { class: "number" }, read(table)),
             ),
           ),
         ),

@@ -23,6 +23,7 @@ from relay.errors import RelayCorruptError
 from relay.jobs.errors import JobError, JobOverlapError, JobRunsError, LeaseLostError
 from relay.jobs.history import (
     CANCELLING,
+    DONE,
     INTERRUPTED,
     OVER,
     PAUSING,
@@ -268,7 +269,10 @@ class Job:
         entry = self.entry()
         members = self.ledger.members(entry.run) if entry.state in TAKEN else []
         dead = entry.state in TAKEN and entry.runner is not None and not _seem_alive(entry, members)
-        return JobStatus(self.spec, INTERRUPTED if dead else entry.state, entry, self.ledger.progress(entry.run))
+        progress = self.ledger.progress(entry.run)
+        if dead or entry.state not in TAKEN:
+            progress = progress.at_rest(is_done=entry.state == DONE)
+        return JobStatus(self.spec, INTERRUPTED if dead else entry.state, entry, progress)
 
     def order(self, what: str, by: str) -> Entry:
         """Ask for PAUSE, CANCEL, or RESUME, which takes a PAUSE back; how the job stands now. Who runs it obeys at its

@@ -32,8 +32,8 @@ log = logging.getLogger("sluice.jobs")
 BEAT_S = 1.0
 """How often a process says that it lives, and looks for orders."""
 PAUSE, CANCEL = "pause", "cancel"
-_PACE_S = 15.0
-"""The pace is that of so many seconds."""
+_PACE_S = 60.0
+"""The pace is that of so many seconds: chunks of some MB come in gusts."""
 
 
 class Run:
@@ -184,6 +184,8 @@ class Run:
 
     def _measured(self, whole: Done) -> tuple[float, float]:
         now = time.monotonic()
+        if whole == Done():  # connecting and planning are no part of the pace
+            self._pace.clear()
         self._pace.append((now, whole))
         while now - self._pace[0][0] > _PACE_S and len(self._pace) > 1:
             self._pace.popleft()

@@ -62,6 +62,11 @@ class TableProgress:
             return min(100, 100 * self.done.bytes_of_plan // self.bytes_in_all)
         return 100 * self.done.chunks // self.chunks_in_all if self.chunks_in_all else 100
 
+    def whole(self) -> TableProgress:
+        """Return the progress of a table of which nothing is left: what is done is all there was."""
+        rows = None if self.rows_in_all is None else self.done.rows
+        return TableProgress(replace(self.done, planned_bytes=0), self.done.bytes, self.done.chunks, rows)
+
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` is the inverse."""
         return asdict(self)
@@ -105,12 +110,13 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """All processes of a run together."""
+    """All processes of a run together. `is_done`: nothing is left, whatever was estimated."""
 
     tables: Mapping[str, TableProgress] = field(default_factory=dict)
     doing: tuple[str, ...] = ()
     rows_per_s: float = 0.0
     bytes_per_s: float = 0.0
+    is_done: bool = False
 
     @classmethod
     def of(cls, base: Mapping[str, TableProgress], members: Iterable[Member]) -> Self:
@@ -129,6 +135,16 @@ class JobProgress:
             sum(member.bytes_per_s for member in at_work),
         )
 
+    def at_rest(self, *, is_done: bool) -> JobProgress:
+        """Return the progress of a job that no process runs; `is_done`: it has done all that it was to do."""
+        tables = {name: table.whole() for name, table in self.tables.items()} if is_done else self.tables
+        return JobProgress(tables, is_done=is_done)
+
+    @property
+    def percent(self) -> int:
+        """Of the bytes, or of the chunks; 100 for a job that is done, and for no other: sizes are estimates."""
+        return 100 if self.is_done else min(99, self.in_all.percent)
+
     @property
     def in_all(self) -> TableProgress:
         """The tables' sums."""
@@ -143,22 +159,23 @@ class JobProgress:
 
     @property
     def left_s(self) -> float | None:
-        """How many seconds more it will take at the pace of the last moments; None if nothing tells."""
+        """Estimate how many seconds more it will take at the pace of the last moments; None if nothing tells.
+
+        The first hundredth of the bytes tells nothing, nor does an estimate of the bytes that was exceeded.
+        """
         whole = self.in_all
-        left = whole.bytes_in_all - whole.done.bytes_of_plan
-        if left <= 0:
-            return 0.0 if whole.bytes_in_all else None
-        if not self.bytes_per_s or not whole.done.bytes_of_plan:
+        done, in_all = whole.done.bytes_of_plan, whole.bytes_in_all
+        if self.is_done or not self.bytes_per_s or not in_all // 100 < done < in_all:
             return None
-        return left * whole.done.bytes / whole.done.bytes_of_plan / self.bytes_per_s
+        return (in_all - done) * whole.done.bytes / done / self.bytes_per_s
 
     def __str__(self) -> str:
         whole, left_s = self.in_all, self.left_s
         parts = [
-            f"{whole.percent} % of about {whole.bytes_in_all / 1e6:,.1f} MB",
+            f"{self.percent} % of about {whole.bytes_in_all / 1e6:,.1f} MB",
             f"{whole.done.rows:,} rows",
             f"{self.rows_per_s:,.0f}/s",
-            *([] if left_s is None else [f"{left_s:,.0f} s left"]),
+            *([] if left_s is None else [f"about {left_s:,.0f} s left"]),
             *self.doing,
         ]
         return ", ".join(parts)
@@ -167,7 +184,7 @@ class JobProgress:
         """As JSON values, for scripts."""
         whole, left_s = self.in_all, self.left_s
         return {
-            "percent": whole.percent,
+            "percent": self.percent,
             **_counts(whole),
             "rows_per_s": round(self.rows_per_s, 1),
             "bytes_per_s": round(self.bytes_per_s, 1),

@@ -353,6 +353,48 @@ def test_progress_tells_the_pace_and_how_long_it_will_take(jobs: Jobs, monkeypat
     assert shown["percent"] == 25 and shown["doing"] == ["d.a"] and shown["tables"]["d.b"]["percent"] == 100
 
 
+def test_connecting_and_the_first_hundredth_tell_no_time_left(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("relay.jobs.lease.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("relay.jobs.lease.BEAT_S", 3600)
+    job = a_job(jobs)
+    with job.run_as(Runner("a test")) as run:
+        run.begin_with({"d.a": TableProgress(bytes_in_all=10_000)})
+        now[0] += 14  # Spark starts
+        run._note()
+        run.did("d.a", Done(1, 100, 0))
+        now[0] += 1
+        run._note()
+        assert job.status().progress.left_s is None
+        run.did("d.a", Done(40, 4_900, 0))
+        now[0] += 1
+        run._note()
+        assert job.status().progress.left_s == 2.0
+        run.did("d.a", Done(60, 6_000, 0))
+        run._note()
+        shown = job.status().progress.to_json()
+        assert (shown["percent"], shown["left_s"]) == (99, None)  # more than was estimated, and no end yet
+
+
+@pytest.mark.parametrize(("state", "percent"), [(DONE, 100), (PAUSED, 99), (FAILED, 99), (CANCELLED, 99)])
+@pytest.mark.parametrize("read", [75, 136])
+def test_a_job_is_at_100_percent_once_it_is_done_and_at_no_other_time(
+    jobs: Jobs, state: str, percent: int, read: int
+) -> None:
+    job = a_job(jobs)
+    with job.run_as(Runner("a test")) as run:
+        run.begin_with({"d.a": TableProgress(bytes_in_all=100, rows_in_all=10), "d.b": TableProgress()})
+        run.did("d.a", Done(9, read, 3))
+        run.end(state)
+    shown = job.status().progress.to_json()
+    assert shown["percent"] == min(percent, read if state != DONE else 100)
+    assert (shown["left_s"], shown["rows_per_s"], shown["doing"]) == (None, 0, [])
+    if state == DONE:
+        assert {table["percent"] for table in shown["tables"].values()} == {100}
+        assert (shown["bytes"], shown["bytes_in_all"], shown["rows_in_all"]) == (read, read, None)
+        assert shown["tables"]["d.a"]["rows_in_all"] == 9
+
+
 def test_a_bootstrap_of_the_former_version_is_known_and_in_the_way_of_others(storage: LocalStorage, jobs: Jobs) -> None:
     former = {"asked": {"source": {"kind": "dumpling"}}, "token": "abc", "begun_ms": 1_795_262_400_000}
     storage.create("jobs/bootstrap/spec.json", json.dumps(former).encode())
