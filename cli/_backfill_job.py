@@ -22,7 +22,7 @@ def run_here(settings: Settings, job: Job, command: str, *, as_json: bool = Fals
     from cli._this_process import pausing, this_process
     from etl.backfill import run_backfill
 
-    with pausing(settings, job.spec.kind), job_shown(job, to_stderr=as_json):
+    with pausing(settings, job.spec.kind), job_shown(job):
         summary = run_backfill(settings, job.id, this_process(command))
     click.echo(json.dumps(summary.to_json(), indent=2)) if as_json else _print(summary)
     unlike = summary.mode == "compare" and summary.differing

@@ -21,7 +21,7 @@ def run_here(settings: Settings, job: Job, command: str, *, as_json: bool = Fals
     from cli._this_process import pausing, this_process
     from etl.base import run_base
 
-    with pausing(settings, job.spec.kind), job_shown(job, to_stderr=as_json):
+    with pausing(settings, job.spec.kind), job_shown(job):
         summary = run_base(settings, job.id, this_process(command))
     click.echo(json.dumps(summary.to_json(), indent=2) if as_json else _text(summary))
     return 0 if summary.state == "done" else 1

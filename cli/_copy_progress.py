@@ -1,4 +1,4 @@
-"""Progress of a copy: a bar on a terminal, a line every few seconds elsewhere."""
+"""Progress of a copy on standard error: a bar on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _SHOW_EVERY_S = 1.0
 class CopyProgress:
     """Shows bytes read, rows written, the rate and how long it will take."""
 
-    def __init__(self, *, to_stderr: bool = False) -> None:
-        self._console = Console(stderr=to_stderr)
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
         self._bars: Bars | None = None
         self._task = TaskID(0)
         self._printed = 0.0
@@ -63,15 +63,15 @@ class CopyProgress:
             self._bars.update(self._task, completed=min(done, in_all), total=in_all or None, note=text)
         elif text and now - self._printed >= _LINE_EVERY_S:
             self._printed = now
-            click.echo(text, err=self._console.stderr)
+            click.echo(text, err=True)
 
 
 @contextlib.contextmanager
-def job_shown(job: Job, *, to_stderr: bool) -> Iterator[None]:
+def job_shown(job: Job) -> Iterator[None]:
     """How far the job is, on the terminal, as long as the context lasts."""
     from relay.jobs import meanwhile
 
-    with CopyProgress(to_stderr=to_stderr) as display:
+    with CopyProgress() as display:
 
         def show() -> bool:
             with contextlib.suppress(SluiceError, OSError):  # the job itself tells what is wrong
@@ -88,12 +88,20 @@ def copy_text(progress: Progress, now: float) -> str:
     done, in_all = _extent(progress)
     parts = [
         f"{100 * done // in_all} %" if in_all else "",
-        f"{size(progress.bytes)} of about {size(progress.bytes_in_all)}" if progress.bytes_in_all else "",
+        _read(progress.bytes, progress.bytes_in_all, is_all=done >= in_all) if progress.bytes_in_all else "",
         f"{progress.rows:,} rows, {progress.rows / seconds:,.0f}/s" if progress.rows else "",
-        f"{duration(seconds * (in_all - done) / done)} left" if progress.rows and in_all // 100 < done < in_all else "",
+        _left(seconds * (in_all - done) / done) if progress.rows and in_all // 100 < done < in_all else "",
         progress.doing,
     ]
     return ", ".join(part for part in parts if part)
+
+
+def _left(seconds: float) -> str:
+    return f"about {duration(seconds)} left"
+
+
+def _read(done: int, in_all: int, *, is_all: bool) -> str:
+    return size(done) if is_all else f"{size(done)} of about {size(in_all)}"
 
 
 def _extent(progress: Progress) -> tuple[int, int]:
@@ -106,10 +114,11 @@ def _extent(progress: Progress) -> tuple[int, int]:
 def job_text(progress: JobProgress) -> str:
     """How far a job is, in a line."""
     whole = progress.in_all
+    percent = f"{progress.percent} %" if whole.bytes_in_all or whole.chunks_in_all else ""
     parts = [
-        f"{whole.percent} % of about {size(whole.bytes_in_all)}" if whole.bytes_in_all else "",
+        f"{percent} of about {size(whole.bytes_in_all)}" if whole.bytes_in_all else percent,
         f"{whole.done.rows:,} rows, {progress.rows_per_s:,.0f}/s" if whole.done.rows else "",
-        f"about {duration(progress.left_s)} left" if progress.left_s and whole.bytes_in_all else "",
+        _left(progress.left_s) if progress.left_s else "",
         *progress.doing,
     ]
     return ", ".join(part for part in parts if part)

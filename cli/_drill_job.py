@@ -21,7 +21,7 @@ def run_here(settings: Settings, job: Job, command: str) -> int:
     from relay.jobs import CANCELLED, PAUSED
     from upstream import tso
 
-    click.echo(f"job      {job.id}")
+    click.echo(f"job      {job.id}", err=True)
     with pausing(settings, job.spec.kind), CopyProgress() as display:
         done = run_drill(settings, job, this_process(command), on_progress=display.show)
     if done.state == PAUSED:

@@ -17,7 +17,7 @@ def job_lines(job: dict[str, Any]) -> list[str]:
         left = progress["left_s"]
         lines.append(
             f"{progress['rows_per_s']:,.0f} rows/s, {size(progress['bytes_per_s'])}/s"
-            f"{'' if left is None else f', {duration(left)} left'}"
+            f"{'' if left is None else f', about {duration(left)} left'}"
         )
     if job["said"]:
         lines.append(job["said"])
@@ -30,7 +30,9 @@ def done(progress: dict[str, Any]) -> str:
     """How much is done of what there is, of a job's progress or of a table's. What nothing tells is left out."""
     size_in_all, chunks_in_all = progress["bytes_in_all"], progress["chunks_in_all"]
     percent = f"{progress['percent']} %" if size_in_all or chunks_in_all else ""
-    read = f"{size(progress['bytes'])} of about {size(size_in_all)}" if size_in_all else ""
-    of = f" of {chunks_in_all:,}" if chunks_in_all else ""
+    read = size(progress["bytes"]) if size_in_all else ""
+    if progress["bytes"] < size_in_all:
+        read = f"{read} of about {size(size_in_all)}"
+    of = f" of {chunks_in_all:,}" if progress["chunks"] < chunks_in_all else ""
     chunks = f"{progress['chunks']:,}{of} chunk{'' if (chunks_in_all or progress['chunks']) == 1 else 's'}"
     return ", ".join(part for part in (percent, f"{progress['rows']:,} rows", read, chunks) if part)

@@ -1,4 +1,4 @@
-"""Progress of a replay: bars on a terminal, a line every few seconds elsewhere."""
+"""Progress of a replay on standard error: bars on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ReplayProgress:
     """Shows transactions received, landed and applied, and the lag. Lines printed through `say` stay above the bars."""
 
     def __init__(self) -> None:
-        self._console = Console()
+        self._console = Console(stderr=True)
         self._bars: Bars | None = None
         self._tasks: dict[str, TaskID] = {}
         self._printed = 0.0
@@ -52,7 +52,7 @@ class ReplayProgress:
     def say(self, line: str) -> None:
         """Print a line."""
         if self._bars is None:
-            click.echo(line)
+            click.echo(line, err=True)
         else:
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -69,7 +69,7 @@ class ReplayProgress:
             )
         elif now - self._printed >= _LINE_EVERY_S:
             self._printed = now
-            click.echo(f"{what}: {text}")
+            click.echo(f"{what}: {text}", err=True)
 
     def show(self, what: str, total: int, progress: Progress, copied: int = 0) -> None:
         """Show `progress` on the way to the snapshot `what`; `total`: transactions that are to come, 0 if not known, of
@@ -95,5 +95,6 @@ class ReplayProgress:
                 f"{what}: transactions "
                 + ", ".join(f"{count:,} {name}" for name, count in counts.items())
                 + (f" ({copied:,} came with the copy)" if copied else "")
-                + (f", {lag}" if lag else "")
+                + (f", {lag}" if lag else ""),
+                err=True,
             )

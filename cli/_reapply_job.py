@@ -24,7 +24,7 @@ def run_here(settings: Settings, job: Job, command: str) -> int:
     from relay.jobs import Runner
 
     began = time.monotonic()
-    click.echo(f"job      {job.id}")
+    click.echo(f"job      {job.id}", err=True)
     with stop_signals_raise(), CopyProgress() as display:
 
         def show(done: Done, of: TableProgress) -> None:

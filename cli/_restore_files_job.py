@@ -19,8 +19,8 @@ def run_here(settings: Settings, job: Job, command: str) -> int:
     """Do it, or go on with it, and say what was done; the exit code."""
     from etl.restore import run_files
 
-    click.echo(f"job      {job.id}")
-    with pausing(settings, job.spec.kind), job_shown(job, to_stderr=False):
+    click.echo(f"job      {job.id}", err=True)
+    with pausing(settings, job.spec.kind), job_shown(job):
         summary = run_files(settings, job, this_process(command))
     return _say(summary, job)
 

@@ -19,7 +19,7 @@ def run_here(settings: Settings, job: Job, command: str) -> int:
     """Do it, or go on with it, and say what was done; the exit code."""
     from etl.restore import run_restore
 
-    click.echo(f"job      {job.id}")
+    click.echo(f"job      {job.id}", err=True)
     with pausing(settings, job.spec.kind), CopyProgress() as display:
         summary = run_restore(settings, job, this_process(command), on_progress=display.show)
     return _say(summary)

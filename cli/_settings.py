@@ -106,11 +106,10 @@ def pipelines_of(ctx: click.Context, config: str | None) -> Pipelines:
     return Pipelines({"": NamedPipeline("", stack_of(ctx).home / "sluice.toml")})
 
 
-def acting_on(ctx: click.Context, config: str | None, *, to_stderr: bool = False) -> Settings:
+def acting_on(ctx: click.Context, config: str | None) -> Settings:
     """Return the settings of the pipeline that the command is going to change something of; print which one that is.
 
-    `to_stderr`: where standard output is for something else. Raises SettingsError, and UsageError when it isn't clear
-    which is meant.
+    Raises SettingsError, and UsageError when it isn't clear which is meant.
     """
     from etl.operate import identity
     from etl.settings import CONFIG_VARIABLE
@@ -124,7 +123,7 @@ def acting_on(ctx: click.Context, config: str | None, *, to_stderr: bool = False
     click.echo(
         f"{identity(settings)}"
         f" ({path}{'' if config or not os.environ.get(CONFIG_VARIABLE) else f', from {CONFIG_VARIABLE}'})",
-        err=to_stderr,
+        err=True,
     )
     return settings
 

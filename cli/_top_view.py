@@ -143,7 +143,7 @@ def _hour(points: Sequence[LagPoint], width: int) -> Text:
 def _waiting(seen: Overview) -> Iterator[Text]:
     for job in seen.jobs[:_MOST_JOBS]:
         progress = job["progress"]
-        left = "" if progress["left_s"] is None else f", {progress['left_s']:,.0f} s left"
+        left = "" if progress["left_s"] is None else f", about {progress['left_s']:,.0f} s left"
         text = f"{_clean(job['id'])}: {progress['percent']} %, {progress['rows_per_s']:,.0f} rows/s{left}"
         yield Text(f"{'job':<{_PART}}{job['state']:<{_STATE}}   {text}")
     if len(seen.jobs) > _MOST_JOBS:

@@ -13,7 +13,11 @@ from cli._sizes import size
 
 if TYPE_CHECKING:
     from etl.settings import Settings
+    from etl.verify import Difference
     from etl.verify.continuous import ContinuousSummary
+
+_LINE_EVERY_S = 10.0
+"""How often the counts are printed: often enough to see that it goes on, in a log of days not too often."""
 
 
 def run_continuously(settings: Settings, seconds: float | None, *, as_json: bool) -> int:
@@ -21,19 +25,45 @@ def run_continuously(settings: Settings, seconds: float | None, *, as_json: bool
     from etl.verify.continuous import run_continuous
 
     stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    summary = run_continuous(settings, seconds, stop)
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        summary = run_continuous(settings, seconds, stop, _Lines())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     click.echo(json.dumps(summary.to_json(), indent=2) if as_json else _text(summary))
     return int(bool(summary.open_rows))
 
 
+class _Lines:
+    """Prints on standard error what was compared, every few seconds, and each difference when it is found."""
+
+    def __init__(self) -> None:
+        self._printed_s = -_LINE_EVERY_S
+        self._differences = 0
+
+    def __call__(self, summary: ContinuousSummary) -> None:
+        for one in summary.differences[self._differences :]:
+            click.echo(_difference(one), err=True)
+        self._differences = len(summary.differences)
+        if summary.seconds - self._printed_s >= _LINE_EVERY_S:
+            self._printed_s = summary.seconds
+            click.echo(_total(summary), err=True)
+
+
 def _text(summary: ContinuousSummary) -> str:
-    told = [f"{one.table}: {dict(one.key)} {one.kind}" for one in summary.differences]
+    told = [_difference(one) for one in summary.differences]
     told += [f"note     {note}" for note in summary.notes]
+    return "\n".join([*told, _total(summary)])
+
+
+def _difference(one: Difference) -> str:
+    return f"{one.table}: {dict(one.key)} {one.kind}"
+
+
+def _total(summary: ContinuousSummary) -> str:
     found = f"{summary.open_rows:,} rows differ" if summary.open_rows else "no row is known to differ"
-    return "\n".join([
-        *told,
+    return (
         f"{found}: {summary.rows:,} rows, {size(summary.bytes)} compared at {summary.passes:,} checkpoints in"
-        f" {summary.seconds:,.1f} s, {summary.keys:,} of them changed a while before",
-    ])  # fmt: skip
+        f" {summary.seconds:,.1f} s, {summary.keys:,} of them changed a while before"
+    )

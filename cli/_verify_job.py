@@ -22,22 +22,23 @@ _LENGTH = 100
 
 def run_here(settings: Settings, job: Job, command: str, *, as_json: bool = False) -> int:
     """Compare both sides, or go on with it, and say what was found; the exit code: 0 if all is equal."""
-    summary = compared_here(settings, job, command, as_json=as_json)
+    summary = compared_here(settings, job, command)
+    click.echo(report(summary, as_json=as_json))
     return 0 if summary.state == "done" and summary.equal else 1
 
 
-def compared_here(
-    settings: Settings, job: Job, command: str, *, as_json: bool = False, to_stderr: bool = False
-) -> VerifySummary:
-    """The same, with what was found. `to_stderr`: standard output is for SQL alone."""
+def compared_here(settings: Settings, job: Job, command: str) -> VerifySummary:
+    """Compare both sides, or go on with it, and return what was found."""
     from cli._this_process import pausing, this_process
     from etl.verify import run_verify
 
-    with pausing(settings, job.spec.kind), job_shown(job, to_stderr=as_json or to_stderr):
-        summary = run_verify(settings, job.id, this_process(command))
-    report = json.dumps(summary.to_json(), indent=2) if as_json else "\n".join(lines(summary))
-    click.echo(report, err=to_stderr)
-    return summary
+    with pausing(settings, job.spec.kind), job_shown(job):
+        return run_verify(settings, job.id, this_process(command))
+
+
+def report(summary: VerifySummary, *, as_json: bool) -> str:
+    """Return what was found, for scripts or for people."""
+    return json.dumps(summary.to_json(), indent=2) if as_json else "\n".join(lines(summary))
 
 
 def cancel_here(settings: Settings, job: Job) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cli._settings import operator
-from cli._verify_job import compared_here, run_here
+from cli._verify_job import compared_here, report, run_here
 
 if TYPE_CHECKING:
     from etl.settings import Settings
@@ -24,7 +24,8 @@ def run_and_repair(settings: Settings, job: Job, *, apply: bool, as_json: bool) 
     from etl.verify import create_verify
     from etl.verify.repair import again, create_repair, repair_sql
 
-    summary = compared_here(settings, job, _COMMAND, as_json=as_json, to_stderr=not apply)
+    summary = compared_here(settings, job, _COMMAND)
+    click.echo(report(summary, as_json=as_json), err=not apply)  # the result is SQL alone
     if summary.state != "done" or summary.equal:
         return int(summary.state != "done")
     if not apply:
@@ -34,9 +35,9 @@ def run_and_repair(settings: Settings, job: Job, *, apply: bool, as_json: bool) 
     from cli import _backfill_job
 
     repair = create_repair(settings, summary, operator())
-    click.echo(f"job {repair.id}", err=as_json)
+    click.echo(f"job {repair.id}", err=True)
     if _backfill_job.run_here(settings, repair, f"{_COMMAND} --apply", as_json=as_json):
         return 1
     once_more = create_verify(settings, again(summary), operator())
-    click.echo(f"job {once_more.id}", err=as_json)
+    click.echo(f"job {once_more.id}", err=True)
     return run_here(settings, once_more, f"{_COMMAND} --apply", as_json=as_json)

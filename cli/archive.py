@@ -55,10 +55,10 @@ def run(ctx: click.Context, *, until: str | None, config: str | None, as_json: b
     from etl.archive import archive_through
     from upstream import tso
 
-    settings = settings_of(ctx, config) if as_json else acting_on(ctx, config)
+    settings = acting_on(ctx, config)
     until_ts = tso.parse_moment(until) if until else None
     with stop_signals_raise():
-        done = archive_through(settings, until_ts, on_volume=_reporter("archived", as_json=as_json))
+        done = archive_through(settings, until_ts, on_volume=_reporter("archived"))
     if as_json:
         click.echo(json.dumps(done.as_dict(), indent=1))
     elif not done.hi:
@@ -79,9 +79,9 @@ def compact(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
     """Make few large files of many small ones, and remove files that nobody needs."""
     from etl.archive import compact
 
-    settings = settings_of(ctx, config) if as_json else acting_on(ctx, config)
+    settings = acting_on(ctx, config)
     with stop_signals_raise():
-        done = compact(settings, on_volume=_reporter("compacted", as_json=as_json))
+        done = compact(settings, on_volume=_reporter("compacted"))
     if as_json:
         click.echo(json.dumps(done.as_dict(), indent=1))
         return
@@ -100,7 +100,7 @@ def retain(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
     from etl.retain import retain
 
     with stop_signals_raise():
-        done = retain(settings_of(ctx, config) if as_json else acting_on(ctx, config))
+        done = retain(acting_on(ctx, config))
     if as_json:
         click.echo(json.dumps(done.as_dict()))
         return
@@ -126,7 +126,7 @@ def check(ctx: click.Context, *, since: str | None, until: str | None, config: s
 
     def progress(far: CheckSummary) -> None:
         if far.volumes % 20 == 0:
-            click.echo(f"read {far.volumes:,} volumes, {size(far.bytes)}, through {tso.text(far.hi)}", err=as_json)
+            click.echo(f"read {far.volumes:,} volumes, {size(far.bytes)}, through {tso.text(far.hi)}", err=True)
 
     from_ts, to_ts = (tso.parse_moment(text) if text else None for text in (since, until))
     found = check(settings_of(ctx, config), from_ts or 0, to_ts, on_volume=progress)
@@ -196,11 +196,11 @@ def export(
     export(settings_of(ctx, config), table, name, (catalog, properties))
 
 
-def _reporter(what: str, *, as_json: bool) -> Any:
+def _reporter(what: str) -> Any:
     from upstream import tso
 
     def report(volume: ArchivedVolume) -> None:
-        click.echo(f"{what} {volume.changes:,} row changes through {tso.text(volume.hi)}", err=as_json)
+        click.echo(f"{what} {volume.changes:,} row changes through {tso.text(volume.hi)}", err=True)
 
     return report
 

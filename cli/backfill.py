@@ -68,9 +68,9 @@ def command(
         return 1 if plan.problems else 0
     from etl.backfill import create_backfill
 
-    settings = settings_of(ctx, config) if as_json else acting_on(ctx, config)
+    settings = acting_on(ctx, config)
     job = create_backfill(settings, request, operator())
-    click.echo(f"job {job.id}", err=as_json)
+    click.echo(f"job {job.id}", err=True)
     return run_here(settings, job, "sluice backfill", as_json=as_json)
 
 

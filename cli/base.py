@@ -59,7 +59,7 @@ def make(
     from etl.base import AUTO, BaseWish, create_base, plan_base
     from etl.copy import DumplingOptions
 
-    settings = settings_of(ctx, config) if as_json or plan_only else acting_on(ctx, config)
+    settings = settings_of(ctx, config) if plan_only else acting_on(ctx, config)
     place = source or settings.archive.bases_from or AUTO
     wish = BaseWish.of(place, full=full, options=DumplingOptions(escapes=escape_backslash))
     if plan_only:
@@ -67,7 +67,7 @@ def make(
         click.echo(json.dumps(plan.to_json(), indent=2) if as_json else "\n".join(plan.lines()))
         return 1 if plan.problems else 0
     job = create_base(settings, wish, operator())
-    click.echo(f"job {job.id}", err=as_json)
+    click.echo(f"job {job.id}", err=True)
     return run_here(settings, job, "sluice base make", as_json=as_json)
 
 

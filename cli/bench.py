@@ -67,7 +67,7 @@ def apply_command(
     with stop_signals_raise():
         stack = _stack(ctx, f'{SETTINGS}\n[apply]\nmode = "{mode}"\n')
         folder = (directory or recording_folder(RECORDING)).absolute()
-        result = measure(stack, folder, repeated, _reporter(as_json=as_json))
+        result = measure(stack, folder, repeated, _say)
     if _keep(ctx, asdict(result) | {"stages": result.stages_ms}, as_json=as_json):
         return 1 if result.differences else 0
     click.echo()
@@ -100,7 +100,7 @@ def _apply_shapes(
         raise click.BadParameter(f"{', '.join(unknown)}: there are {', '.join(NAMES)}", param_hint="--shape")
     with stop_signals_raise():
         stack = _stack(ctx, f'\n[apply]\nmode = "{mode}"\n')
-        results = measure(stack, NAMES if "all" in shapes else shapes, _reporter(as_json=as_json), round_trip_ms)
+        results = measure(stack, NAMES if "all" in shapes else shapes, _say, round_trip_ms)
     wrong = any(result.differences for result in results)
     if _keep(ctx, {"shapes": [asdict(result) for result in results]}, as_json=as_json):
         return 1 if wrong else 0
@@ -137,7 +137,7 @@ def land_command(ctx: click.Context, *, directory: Path | None, sizes: tuple[int
             _stack(ctx),
             (directory or recording_folder(RECORDING)).absolute(),
             sizes or SIZES,
-            _reporter(as_json=as_json),
+            _say,
         )
     if _keep(ctx, {"backlogs": [asdict(result) for result in results]}, as_json=as_json):
         return 0
@@ -173,7 +173,7 @@ def archive_command(
 
     folder = (directory or recording_folder(RECORDING)).absolute()
     with stop_signals_raise():
-        result = measure(_stack(ctx), folder, changes or CHANGES, workers, _reporter(as_json=as_json))
+        result = measure(_stack(ctx), folder, changes or CHANGES, workers, _say)
     if _keep(ctx, asdict(result), as_json=as_json):
         return 0
     click.echo(
@@ -207,7 +207,7 @@ def restore_command(
 
     folder = (directory or recording_folder(RECORDING)).absolute()
     with stop_signals_raise():
-        results = measure(_stack(ctx), folder, rows or ROWS, changes or CHANGES, _reporter(as_json=as_json))
+        results = measure(_stack(ctx), folder, rows or ROWS, changes or CHANGES, _say)
     if _keep(ctx, {"restores": [asdict(result) for result in results]}, as_json=as_json):
         return 0
     for result in results:
@@ -241,7 +241,7 @@ def copy_command(ctx: click.Context, *, rows: int | None, form: str, indexes: st
         return _copy_making(ctx, rows or ROWS, form, as_json=as_json)
     ways = [(form, each) for each in (("before", "after") if indexes == "both" else (indexes,))]
     with stop_signals_raise():
-        results = measure(_stack(ctx), rows or ROWS, ways, _reporter(as_json=as_json))
+        results = measure(_stack(ctx), rows or ROWS, ways, _say)
     if _keep(ctx, {"copies": [asdict(result) | {"limit": result.limit} for result in results]}, as_json=as_json):
         return 0
     for result in results:
@@ -266,7 +266,7 @@ def _copy_making(ctx: click.Context, rows: int, form: str, *, as_json: bool) -> 
     from bench.copy import measure_making
 
     with stop_signals_raise():
-        results = measure_making(_stack(ctx), rows, form, (1, 2), _reporter(as_json=as_json))
+        results = measure_making(_stack(ctx), rows, form, (1, 2), _say)
     if _keep(ctx, {"making": [asdict(result) | {"cores": result.cores} for result in results]}, as_json=as_json):
         return 0
     for result in results:
@@ -293,7 +293,7 @@ def bases_command(ctx: click.Context, *, rows: int | None, as_json: bool) -> int
     from bench.bases import ROWS, measure
 
     with stop_signals_raise():
-        results = measure(_stack(ctx), rows or ROWS, _reporter(as_json=as_json))
+        results = measure(_stack(ctx), rows or ROWS, _say)
     if _keep(ctx, {"bases": [asdict(result) for result in results]}, as_json=as_json):
         return 0
     for result in results:
@@ -345,12 +345,12 @@ def lag_command(
     if archive_every_s:
         with stop_signals_raise():
             stack = _stack(ctx, '\n[archive]\nevery = "1d"\n')
-            both = measure_beside_archive(stack, rate, samples, archive_every_s, _reporter(as_json=as_json))
+            both = measure_beside_archive(stack, rate, samples, archive_every_s, _say)
         kept = _keep(ctx, asdict(both) | {"added_p95_ms": both.added_p95_ms}, as_json=as_json)
         return 0 if kept else _print_beside(both, "archiving", "volumes")
     if table_rows:
         with stop_signals_raise():
-            both = measure_beside_backfill(_stack(ctx), rate, samples, table_rows, _reporter(as_json=as_json))
+            both = measure_beside_backfill(_stack(ctx), rate, samples, table_rows, _say)
         kept = _keep(ctx, asdict(both) | {"added_p95_ms": both.added_p95_ms}, as_json=as_json)
         return 0 if kept else _print_beside(both, "a backfill", "chunks")
     with stop_signals_raise():
@@ -358,7 +358,7 @@ def lag_command(
         if run_seconds:
             stack = Stack(stack.home, dags_with_runs_of(run_seconds, stack.home / "dags"))
         course = Course(samples, ddl_s, idle_s)
-        result = measure(stack, LagResult(rate, rows), course, _reporter(as_json=as_json))
+        result = measure(stack, LagResult(rate, rows), course, _say)
     if _keep(ctx, asdict(result), as_json=as_json):
         return 0
     click.echo()
@@ -451,7 +451,7 @@ def pump_command(
             raise click.BadParameter(f"{case!r} is not of the form 64x128 (callers x bytes)", param_hint="--case")
     with stop_signals_raise():
         if address is None or cluster_id is None:
-            results = measure(_stack(ctx), cases or CASES, seconds, reads, _reporter(as_json=as_json))
+            results = measure(_stack(ctx), cases or CASES, seconds, reads, _say)
         else:
             results = measure_another(address, cluster_id, cases or CASES, seconds)
     failed = any(each["errors"] for each in results)
@@ -491,7 +491,7 @@ def soak_command(ctx: click.Context, *, mode: str, kills: int, interval: float, 
 
     with stop_signals_raise():
         stack = _stack(ctx, f'\n[apply]\nmode = "{mode}"\n')
-        result = measure(stack, mode, Kills(kills, interval, seed), _reporter(as_json=as_json))
+        result = measure(stack, mode, Kills(kills, interval, seed), _say)
     wrong = check(result)
     most = sorted(result.sums.items(), key=lambda item: -item[1])[:3]
     if _keep(ctx, asdict(result) | {"wrong": wrong}, as_json=as_json):
@@ -522,8 +522,8 @@ def _home(ctx: click.Context) -> Path:
     return (Path(home) if home else default_home()) / "bench"
 
 
-def _reporter(*, as_json: bool) -> Any:
-    return lambda line: click.echo(line, err=as_json)
+def _say(line: str) -> None:
+    click.echo(line, err=True)
 
 
 def _keep(ctx: click.Context, found: dict[str, Any], *, as_json: bool) -> bool:
@@ -532,7 +532,7 @@ def _keep(ctx: click.Context, found: dict[str, Any], *, as_json: bool) -> bool:
 
     whole = document(str(ctx.info_name), found)
     path = keep(_home(ctx) / "results", whole)
-    click.echo(f"\nkept as {path}", err=as_json)
+    click.echo(f"\nkept as {path}", err=True)
     if as_json:
         click.echo(json.dumps(whole, indent=1))
     return as_json

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from cli._settings import acting_on, config_option
@@ -33,7 +35,7 @@ def command(ctx: click.Context, *, to_drainer: bool, wait_s: float, config: str 
 
     if not to_drainer:
         raise click.UsageError("to whom? `sluice handover --to-drainer`")
-    done = handover.hand_over(acting_on(ctx, config), click.echo, wait_s)
+    done = handover.hand_over(acting_on(ctx, config), partial(click.echo, err=True), wait_s)
     click.echo(
         f"handed over: {done.place} is complete through {tso.text(done.commit_ts)}, and nothing of this pipeline writes"
         " there any more. Next:"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,7 @@ def command(
     click.echo(
         handover.copied(acting_on(ctx, config), tables)
         if tables
-        else handover.take_over(acting_on(ctx, config), click.echo)
+        else handover.take_over(acting_on(ctx, config), partial(click.echo, err=True))
     )
     return 0
 
@@ -75,7 +76,7 @@ def _check(settings: Settings) -> int:
     from etl.operate import identity
     from etl.operate.takeover_check import STOPS, check
 
-    click.echo(identity(settings))
+    click.echo(identity(settings), err=True)
     stops = 0
     for finding in check(settings):
         stops += finding.kind == STOPS

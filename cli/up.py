@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -25,7 +26,7 @@ def command(ctx: click.Context, parts: tuple[str, ...], directory: Path | None) 
     before = stack.running()
     try:
         with stop_signals_raise():
-            started = stack.up(parts, recording=directory, report=click.echo)
+            started = stack.up(parts, recording=directory, report=partial(click.echo, err=True))
     except BaseException:
         if not before and not parts:
             click.echo("stopping what was started", err=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cli._settings import acting_on, config_option, operator, settings_of
+from cli._settings import acting_on, config_option, operator
 
 
 @click.command("verify")
@@ -52,8 +52,7 @@ def command(
     from cli._verify_job import run_here
     from etl.verify import VerifyRequest, create_verify
 
-    is_sql = repair and not apply
-    settings = settings_of(ctx, config) if as_json else acting_on(ctx, config, to_stderr=is_sql)
+    settings = acting_on(ctx, config)
     if (apply and not repair) or (seconds is not None and not continuous) or (continuous and (tables or repair)):
         raise click.UsageError("--apply goes with --repair, --for with --continuous, which compares all tables")
     if continuous:
@@ -61,7 +60,7 @@ def command(
 
         return run_continuously(settings, seconds, as_json=as_json)
     job = create_verify(settings, VerifyRequest(tables, how), operator())
-    click.echo(f"job {job.id}", err=as_json or is_sql)
+    click.echo(f"job {job.id}", err=True)
     if repair:
         from cli._verify_repair import run_and_repair
 

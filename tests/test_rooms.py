@@ -147,7 +147,7 @@ UPSTREAM = {
     "schema": {"column_types", "table_name"},
     "by_id": {"schema"},
     "job": {"ddl_actions", "schema"},
-    "ddl_job": {"folded", "by_id", "schema"},
+    "ddl_job": {"ddl_actions", "folded", "by_id", "schema"},
     "ddl_session": {"conversion", "ddl_job", "time_zone", "tso"},
     "codec": {"column_types", "schema"},
     "conversion": {"codec", "column_types", "schema"},

@@ -79,14 +79,18 @@ class ContinuousSummary:
 
 
 def run_continuous(
-    settings: Settings, run_seconds: float | None = None, stop: threading.Event | None = None
+    settings: Settings,
+    run_seconds: float | None = None,
+    stop: threading.Event | None = None,
+    on_look: Callable[[ContinuousSummary], None] = lambda summary: None,
 ) -> ContinuousSummary:
-    """Verify for so long, or until `stop` is set. What may pass is waited for. Raises CopyError without a TiDB to read,
-    ClaimLostError if another process does it now, PDError, TiKVError, relay errors.
+    """Verify for so long, or until `stop` is set. What may pass is waited for. `on_look` is called with what came of it
+    until then, after each look. Raises CopyError without a TiDB to read, ClaimLostError if another process does it now,
+    PDError, TiKVError, relay errors.
     """
     ended = stop or threading.Event()
     with UpstreamTables.of(settings) as upstream:
-        work = Continuous(settings, upstream, ended)
+        work = Continuous(settings, upstream, ended, on_look=on_look)
         try:
             work.run(run_seconds)
         finally:
@@ -100,11 +104,13 @@ class Continuous:
     def __init__(
         self, settings: Settings, upstream: UpstreamTables, stop: threading.Event,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        on_look: Callable[[ContinuousSummary], None] = lambda summary: None,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._upstream = upstream
         self._stop = stop
         self._now_ms = now_ms
+        self._on_look = on_look
         self._relay = settings.open_relay()
         self._claim = self._relay.claim(f"verify-{name}" if (name := settings.relay.pipeline) else "verify")
         self._downstream = DownstreamSide(settings, upstream.cluster_id)
@@ -147,8 +153,10 @@ class Continuous:
                 if not error.transient:
                     raise
                 pause_s = self._retrying.after(error)
+            self.summary.seconds = round(time.monotonic() - began, 3)
             if self._checks.has_news():
-                self.note(round(time.monotonic() - began, 3))
+                self.note(self.summary.seconds)
+            self._on_look(self.told())
             self._budget.wait(is_over)
             left_s = run_seconds - (time.monotonic() - began) if run_seconds is not None else pause_s
             self._stop.wait(max(0.0, min(pause_s, left_s)))
@@ -174,10 +182,11 @@ class Continuous:
         summary.notes += checks.notes
         checks.notes.clear()
         if self._round.is_late(self._now_ms()):
-            summary.notes.append(
+            late = (
                 f"the round through all takes longer than {self._settings.verify.days} days at this budget: see"
                 " [verify] rows-per-second and megabytes-per-second"
             )
+            summary.notes += [late] if late not in summary.notes else []
         return summary
 
     def once(self) -> None:

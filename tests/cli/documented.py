@@ -87,7 +87,7 @@ BY_ITS_FUNCTION = {
     r"sluice backfill --table '`my\.db`\.orders' --plan": "tests/upstream/test_table_name.py",
     r"sluice restore --until .*--files .*": "tests/etl/restore/test_restore_files.py",
     r"sluice restore --until .*": "tests/etl/restore/test_restore.py",
-    r"sluice verify .*--repair > .*": "tests/cli/test_verify_repair.py",
+    r"sluice verify .*--repair > .*": "tests/etl/verify/test_continuous_running.py",
     r"sluice verify --continuous.*": "tests/etl/verify/test_continuous_running.py",
     r"sluice quality .*": "tests/expectations/test_quality_run.py",
     r"airflow .*": "tests/dags/test_dags.py",

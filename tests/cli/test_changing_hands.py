@@ -103,10 +103,11 @@ def test_to_a_drainer_and_back_again(story: Story, config: Path, sluice: Run, re
     apply(story, config)
     at = story._ts
     story.insert(ITEM, {"id": 2, "v": 2})
-    said = sluice("handover", "--to-drainer").stdout
+    done = sluice("handover", "--to-drainer")
+    said = done.stdout
     assert (
-        said.splitlines()[0].startswith("pipeline sluice-")
-        and f":{story.server.port}, checkpoint tidb_binlog.checkpoint" in said
+        done.stderr.splitlines()[0].startswith("pipeline sluice-")
+        and f":{story.server.port}, checkpoint tidb_binlog.checkpoint" in done.stderr
     )
     assert (
         f"complete through {at}" in said and "sluice drainers offline sluice-" in said and "start the Drainer" in said
@@ -362,7 +363,7 @@ def test_an_order_at_the_same_moment_is_not_undone(
 def test_an_order_says_which_pipeline_it_is_for_and_asks_when_it_is_not_said(
     story: Story, config: Path, sluice: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = sluice("pause").stdout.splitlines()[0]
+    first = sluice("pause").stderr.splitlines()[0]
     for part in (
         f"cluster {story.cluster_id}",
         f"127.0.0.1:{story.server.port}",
@@ -375,7 +376,7 @@ def test_an_order_says_which_pipeline_it_is_for_and_asks_when_it_is_not_said(
     home = tmp_path / "home"
     home.mkdir()
     (home / "sluice.toml").write_text(config.read_text().replace("tidb_binlog", "x"))
-    assert str(config) in sluice("pause").stdout.splitlines()[0]  # what is set by hand wins
+    assert str(config) in sluice("pause").stderr.splitlines()[0]  # what is set by hand wins
     sluice("resume")
     monkeypatch.delenv("SLUICE_CONFIG")
     monkeypatch.setenv("SLUICE_PIPELINES", str(config.parent))
@@ -383,9 +384,9 @@ def test_an_order_says_which_pipeline_it_is_for_and_asks_when_it_is_not_said(
     monkeypatch.delenv("SLUICE_PIPELINES")
     assert "--pipeline sluice " in asked and f"--config {home / 'sluice.toml'}" in asked
     assert RelayLog.open(story._url).control() == Control()
-    assert str(config) in sluice("pause", "--config", config).stdout
+    assert str(config) in sluice("pause", "--config", config).stderr
     forget(story._url)
-    assert str(home / "sluice.toml") in sluice("resume").stdout
+    assert str(home / "sluice.toml") in sluice("resume").stderr
 
 
 @pytest.fixture

@@ -70,6 +70,17 @@ def test_pausing_and_resuming_leave_the_other_half_as_it_was(story: Story, sluic
     assert relay.control() == Control()
 
 
+def test_standard_output_holds_results_alone_and_the_pipeline_is_named_on_standard_error(
+    story: Story, sluice: Run, tmp_path: Path
+) -> None:
+    done = sluice("pause", "apply")
+    assert str(tmp_path / "sluice.toml") in done.stderr and "sluice.toml" not in done.stdout
+    assert done.stdout.startswith("apply")
+    sluice("resume")
+    done = sluice("archive", "retain", "--json")
+    assert isinstance(json.loads(done.stdout), dict) and str(tmp_path / "sluice.toml") in done.stderr
+
+
 def test_run_until_takes_a_tso_or_a_time_and_never_goes_back(story: Story, sluice: Run) -> None:
     relay = RelayLog.open(story._url)
     at = story._ts
@@ -81,7 +92,7 @@ def test_run_until_takes_a_tso_or_a_time_and_never_goes_back(story: Story, sluic
     assert "nothing goes back" in sluice("run-until", at - 1, code=1).stderr
     assert "neither a TSO" in sluice("run-until", "soon", code=1).stderr
     sluice("pause")
-    assert "checkpoint" in sluice("run-until", at, "--follow").stdout
+    assert "checkpoint" in sluice("run-until", at, "--follow").stderr
     assert relay.control() == Control(land_paused=True, apply_until_ts=at)
     sluice("resume", "apply")
     assert relay.control() == Control(land_paused=True)

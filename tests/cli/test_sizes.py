@@ -2,9 +2,10 @@
 
 import pytest
 
-from cli._copy_progress import copy_text
+from cli._copy_progress import CopyProgress, copy_text
 from cli._sizes import duration, size
 from etl.copy import Progress
+from relay.jobs import Done, JobProgress, TableProgress
 
 
 @pytest.mark.parametrize(
@@ -33,11 +34,19 @@ def test_how_long_a_copy_takes_is_not_told_from_its_first_hundredth():
     progress = Progress(bytes_in_all=200 << 20, planned_bytes=1 << 20, rows=400, doing="bank.account", began_s=0.0)
     assert "left" not in copy_text(progress, 12.0) and "400 rows" in copy_text(progress, 12.0)
     progress.planned_bytes = 50 << 20
-    assert "36 s left" in copy_text(progress, 12.0)
+    assert "of about 209.7 MB" in copy_text(progress, 12.0) and "about 36 s left" in copy_text(progress, 12.0)
+
+
+def test_progress_is_printed_on_standard_error_whatever_is_copied(capsys):
+    with CopyProgress() as display:
+        display.show(Progress(bytes_in_all=200, planned_bytes=50, rows=400, doing="bank.account", began_s=0.0))
+        display.show_job(JobProgress({"d.t": TableProgress(Done(1, 50, 1), 200, 4)}))
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("25 %")) == ("", 1)
 
 
 def test_what_comes_after_the_last_row_is_said_without_a_time_left():
     progress = Progress(
         bytes_in_all=200, bytes=50, planned_bytes=200, rows=400, doing="verifying bank.account", began_s=0.0
     )
-    assert copy_text(progress, 12.0) == "100 %, 50 B of about 200 B, 400 rows, 33/s, verifying bank.account"
+    assert copy_text(progress, 12.0) == "100 %, 50 B, 400 rows, 33/s, verifying bank.account"

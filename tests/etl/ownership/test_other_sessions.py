@@ -1,4 +1,4 @@
-"""While applying goes on, sessions of others that write to what is replicated are looked for and named; its own never."""
+"""While applying goes on, sessions of others that write to replicated databases are named; its own never are."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ def running(story: Story, statement: str, database: str | None = None) -> Iterat
     thread.start()
     number = int(other.thread_id())
     with story.server.connect() as connection, connection.cursor() as cursor:
-        while not cursor.execute("SELECT 1 FROM information_schema.PROCESSLIST WHERE ID = %s AND INFO <> ''", (number,)):
+        while not cursor.execute(
+            "SELECT 1 FROM information_schema.PROCESSLIST WHERE ID = %s AND INFO <> ''", (number,)
+        ):
             assert thread.is_alive()
         try:
             yield number

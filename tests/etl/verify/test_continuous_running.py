@@ -5,10 +5,12 @@ by and by, and nothing is reported that is the same.
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +23,7 @@ from etl.verify.repair import again, create_repair, repair_sql
 from relay import ClaimLostError, Mending, RelayLog
 from relay.jobs import Runner
 from relay.verified import TableVerified, Verifications, VerifiedRun
-from tests.etl.backfill.running import DATABASE, Pipeline, pipeline
+from tests.etl.backfill.running import DATABASE, Pipeline, pipeline, typing
 from tests.etl.mariadb_fixture import MariaDBServer
 
 NAME = f"{DATABASE}.load_1"
@@ -188,14 +190,18 @@ def verified(running: Pipeline, request: VerifyRequest) -> VerifySummary:
     return run_verify(running.settings, job.id, Runner("test"))
 
 
-def test_a_repair_brings_the_rows_that_differ_and_no_others_and_they_are_the_same_then(running: Pipeline) -> None:
+def test_a_repair_brings_the_rows_that_differ_and_no_others_and_they_are_the_same_then(
+    running: Pipeline, tmp_path: Path
+) -> None:
     running.caught_up()
     running.downstream(f"UPDATE {NAME} SET pad = 'damaged ' WHERE id = 500")
     running.downstream(f"DELETE FROM {NAME} WHERE id = 600")
     running.downstream(f"INSERT INTO {NAME} (id, k, pad) VALUES (-6, 1, 'surplus')")
     summary = verified(running, VerifyRequest((f"{DATABASE}.*",)))
     assert [(one.name, one.differences) for one in summary.unequal] == [(NAME, 3)]
-    printed = b"\n".join(repair_sql(running.settings, summary)).decode()
+    typed = typing(running.settings, tmp_path)("verify", f"{DATABASE}.*", "--repair")
+    printed = typed.stdout
+    assert printed.startswith("--") and f"{NAME}: 3 rows of" in typed.stderr and "job verify" in typed.stderr
     assert printed.count("DELETE FROM") == 1 and printed.count("INSERT INTO") == 1 and "4 AS rows_expected" in printed
     running.traffic(updates=0)
     job = create_repair(running.settings, summary, "test")
@@ -217,6 +223,15 @@ def test_a_repair_without_a_tidb_names_the_other_roads(running: Pipeline) -> Non
     with pytest.raises(VerifyError, match=r"sql-host is missing.*verify --repair.*sluice restore --until"):
         create_repair(without, summary, "test")
     running.backfill(NAME)
+
+
+def test_how_far_it_is_and_what_differs_is_printed_meanwhile_beside_the_result(
+    running: Pipeline, tmp_path: Path
+) -> None:
+    running.caught_up()
+    done = typing(running.settings, tmp_path)("verify", "--continuous", "--for", "1", "--json")
+    assert json.loads(done.stdout)["open_rows"] == 0
+    assert "no row is known to differ: " in done.stderr
 
 
 def test_the_newest_process_does_it_and_the_one_before_ends(running: Pipeline) -> None:
