@@ -43,8 +43,8 @@ _STATEMENT_LENGTH = 160
     " is looked at before and after the change; old. and new. say which is meant.",
 )  # fmt: skip
 @click.option(
-    "--sort", type=click.Choice(("time", "size")), default="time", show_default=True,
-    help="The earliest first, or those with the most rows.",
+    "--sort", type=click.Choice(("time", "newest", "size")), default="time", show_default=True,
+    help="The earliest first, the newest first, or those with the most rows.",
 )  # fmt: skip
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="Show so many.")
 @click.option("--zone", metavar="ZONE", default="UTC", show_default=True, help="Of the times shown: Europe/Berlin.")
@@ -72,7 +72,7 @@ def command(
     is a commit timestamp: to look at (`sluice relay show`), to take back (`sluice undo`), or to restore the moment just
     before it.
     """
-    from etl.find import Past, Query, find
+    from etl.find import Past, Query, check_names, find
     from upstream import tso
 
     settings = settings_of(ctx, config)
@@ -84,6 +84,8 @@ def command(
         raise click.UsageError(f"--since {tso.text(begin)} is not before --until {tso.text(end)}")
     query = Query(begin, end, globs, kinds, where, sort, limit)
     found = find(settings, query, on_progress=_Progress(max(begin, past.first), min(end, past.last)))
+    if not (found.transactions or found.ddls):
+        check_names(past, globs)
     if as_json:
         for line in _json_lines(found, query):
             click.echo(line)
@@ -189,7 +191,7 @@ def _summary(found: Found, query: Query, past: Any) -> Iterator[str]:
     )
     left = max(counts["transactions"] - len(found.transactions), counts["ddls"] - len(found.ddls))
     if left:
-        yield f"{left:,} more aren't shown: --limit, --sort size, or a narrower --since, --until, --table, --where"
+        yield f"{left:,} more aren't shown: --limit, --sort, or a narrower --since, --until, --table, --where"
     if query.since < past.first:
         yield f"what was committed through {tso.time_text(past.first)} is kept no more, or never landed"
     if query.until > past.last:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from etl.asof.errors import AsOfError
 from etl.asof.history import read_history
 from etl.asof.lineage import StartTooLateError, families
 from etl.asof.plan import Plan
@@ -13,6 +14,7 @@ from etl.asof.planning import Start, make_plan
 from etl.asof.versions import Version
 from relay import WindowLog
 from relay.archive import ArchiveLog
+from upstream import tso
 from upstream.schema import Table
 from upstream.table_name import exactly
 
@@ -85,6 +87,11 @@ class _Asking:
         columns. Raises AsOfError, relay errors.
         """
         first = self._log.first()
+        if base is None and first is not None and self._moments[0] < first.lo and not (self._plans or self.refused):
+            raise AsOfError(
+                f"{tso.text(self._moments[0])} lies before {self._log.url} begins, and there is no base of before",
+                way_out=f"ask for a moment from {tso.text(first.lo)} on: that is the earliest",
+            )
         start_ts = base.ts if base is not None else (first.lo if first is not None else 0)
         until_ts = self._moments[-1]
         known = base.tables if base is not None else None

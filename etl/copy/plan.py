@@ -141,6 +141,10 @@ class _Planner:
         for glob in self._globs:
             if not any(fits(t.full_name, glob) for t in chosen):
                 self._problems.append(f"--table {glob}: no table of the source that the rules want has such a name")
+        if not chosen and not self._problems:
+            self._problems.append(
+                f"{self._source.describe()} holds no table that the rules want: there is nothing to copy"
+            )
         tables = [planned for table in chosen if (planned := self._planned(table)) is not None]
         chunks, of_table = self._chunks(tables)
         return CopyPlan(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from etl.find.backwards import LargeWindow, Newest, Patience, newest
     from etl.find.found import Found, FoundDdl, FoundTransaction, TableRows
     from etl.find.logs import Past, Stretch
+    from etl.find.names import check_names
     from etl.find.one_transaction import (
         ChangedRow,
         ChangedValue,
@@ -46,6 +47,7 @@ __all__ = [
     "Stretch",
     "TableRows",
     "TransactionView",
+    "check_names",
     "find",
     "newest",
     "row_text",
@@ -62,6 +64,7 @@ __getattr__ = on_first_use(
         "ChangedRow": "etl.find.one_transaction",
         "ChangedValue": "etl.find.one_transaction",
         "KINDS": "etl.find.query",
+        "check_names": "etl.find.names",
         "LargeWindow": "etl.find.backwards",
         "Newest": "etl.find.backwards",
         "NoTransactionError": "etl.find.one_transaction",

@@ -81,7 +81,7 @@ class _Planner:
             since=past.since,
             base=past.base.id if past.base else "",
             cluster_id=past.cluster_id,
-            to=f"{own.downstream.user}@{own.downstream.host}:{own.downstream.port}, databases {request.into}",
+            to=f"{own.downstream.user}@{own.downstream.host}:{own.downstream.port}, {_databases(request, family)}",
             copy=self._copy(family, lineage, own),
             asked=family.asked,
             others=family.others,
@@ -222,6 +222,12 @@ def _base_of(plan: RestorePlan, past: Past) -> tuple[int, int]:
     rows: Mapping[Name, int] = {(one.schema, one.name): one.rows for one in past.base.tables}
     loaded = (planned.table for planned in plan.copy.tables if planned.table.id not in plan.without_rows)
     return sum(rows.get((table.schema_name, table.name), 0) for table in loaded), plan.copy.bytes
+
+
+def _databases(request: Request, family: Family) -> str:
+    """Return the names of the databases that tables go to, for people."""
+    names = sorted({request.into.replace("{schema}", t.schema_name) for t in (*family.asked, *family.others)})
+    return f"database{'' if len(names) == 1 else 's'} {_some(names or [request.into])}"
 
 
 def _some(names: Iterable[str]) -> str:

@@ -209,3 +209,10 @@ def test_what_becomes_of_a_table_after_it_gave_its_rows_to_a_wanted_one_is_not_a
     past.ddl(Action.DROP_TABLE, "DROP TABLE u", {900: None})
     past.rows(after, {"p": 6, "v": "2020-01-06"})
     assert past.at() == [(5, "2020-01-05"), (6, "2020-01-06")]
+
+
+def test_a_moment_before_the_log_begins_is_refused_with_the_earliest_one(past: Past) -> None:
+    past.create(table(10, "t", "id int", primary="id"))
+    with pytest.raises(AsOfError, match=r"lies before .* begins, and there is no base") as refused:
+        past.at(ts=BEGIN - 5)
+    assert f"from {BEGIN} (" in refused.value.way_out and "the earliest" in refused.value.way_out

@@ -220,6 +220,13 @@ def three_chunks(
     return settings, made, lambda chunk, one: make_loads(source.spec(), chunk, one)
 
 
+def test_a_copy_of_no_table_is_refused(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    settings = settings_of(mariadb, tmp_path)
+    source = DumplingFolder.open(write(tmp_path / "dump", {}))
+    made = Bootstrap(settings, source, Definitions(source.position, 5, (), ()), 7)
+    assert any("holds no table that the rules want" in problem for problem in made.plan().problems)
+
+
 class Guessing(DumplingFolder):
     """A source that knows no sizes."""
 

@@ -244,3 +244,15 @@ def test_the_command_shows_times_in_a_zone_and_json_for_scripts(
     assert ran("--since", "2026-01-02T00:00:00", "--until", "2026-01-01T00:00:00")[0] == 2
     assert ran("--zone", "Atlantis")[0] == 2
     assert ran("--where", "no such")[0] == 1
+    code, _, err = ran("--table", "bank.leger")
+    assert code == 1 and "no table bank.leger has rows or DDL" in err and "look for bank.ledger" in err
+    code, out, err = ran("--table", "ledger", "--table", "bank.ledger", "--kind", "drop")
+    assert code == 1 and "no table ledger " in err and "look for bank.ledger" in err
+    code, out, err = ran("--table", "bank.ledger", "--kind", "drop")
+    assert (code, out) == (0, "")
+    wanted = ("--table", "bank.cart", "--kind", "delete", "--limit", "1000", "--json")
+    orders = [
+        [json.loads(line)["transaction"]["commit_ts"] for line in ran(*wanted, "--sort", sort)[1].splitlines()[:-1]]
+        for sort in ("time", "newest")
+    ]
+    assert orders[0] == orders[1][::-1] != orders[1]

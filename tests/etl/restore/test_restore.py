@@ -119,6 +119,7 @@ def test_only_the_tables_that_are_asked_for_are_restored(mariadb: MariaDBServer,
     settings = settings_of(mariadb, shop)
     request = Request(MID, ("bank.c*", "bank.account"))
     plan = plan_restore(settings, request)
+    assert plan.to.endswith(", database bank_restored") and "{schema}" not in "".join(plan.lines())
     assert {table.full_name for table in plan.asked} == {"bank.cart", "bank.account"}
     assert plan.cost.changes < plan_restore(settings, Request(MID)).cost.changes / 2
     restore(settings, request)
