@@ -91,6 +91,7 @@ class TablesAt:
     """The tables of a window as they were at any commit timestamp in it. Tables are parsed when they are looked at."""
 
     def __init__(self, schema: RecordedSchema) -> None:
+        self._moved = [move.before for move in schema.moved]
         self._steps: list[tuple[int, Mapping[int, Table | None]]] = [(-1, schema.tables)]
         self._steps += [(ddl.commit_ts, ddl.effect.tables) for ddl in schema.ddls]
 
@@ -105,6 +106,19 @@ class TablesAt:
         for after_ts, tables in self._steps:
             if after_ts < commit_ts and table_id in tables:
                 found = tables[table_id]
+        return found
+
+    def reads(self, table_id: int, commit_ts: int) -> Table | None:
+        """Return the table by which rows committed at `commit_ts` are read; None if the window doesn't say.
+
+        Rows that come behind the DDL that took the id of their table away are read by the last one with that id.
+        """
+        found = None
+        for tables in self._moved:
+            found = tables.get(table_id) or found
+        for after_ts, tables in self._steps:
+            if after_ts < commit_ts:
+                found = tables.get(table_id) or found
         return found
 
     def changed_at(self, table_id: int) -> list[int]:

@@ -137,7 +137,7 @@ class _Search:
             at, fault = self._first(rows, fault)
             place = rows[at]
         raw = self._changes[place.window].slice(place.rows - 1, 1).to_pylist()[0]
-        table = TablesAt.of(self._windows[place.window]).find(raw["table_id"], raw["commit_ts"])
+        table = TablesAt.of(self._windows[place.window]).reads(raw["table_id"], raw["commit_ts"])
         return decode(raw, table), fault
 
     def _begin(self) -> None:

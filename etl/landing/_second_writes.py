@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from etl.landing.definitions_used import AskTiKV, DefinitionUnknownError
-from etl.recorded_schema import RecordedSchema
+from etl.recorded_schema import RecordedSchema, TablesAt
 from relay import DELETE, INSERT, UPDATE, Part, RelayLog, read_parts
 from upstream import tso
 from upstream.codec.memcomparable import encode_int
@@ -177,12 +177,12 @@ class SecondWrites:
         window and a token for new parts. Transactions committed at `skips` are left as they are. Raises
         DefinitionUnknownError, TiKVError, RowDecodeError and relay errors.
         """
-        read = _TablesRead(schema)
+        tables_at = TablesAt(schema)
         differ: set[int] = set()
         found = []
         for number, part in enumerate(parts):
             changes = read_parts(self._relay.url, (part,))
-            own = [each for table_id in tables for each in _transactions(changes, table_id, read, skips)]
+            own = [each for table_id in tables for each in _transactions(changes, table_id, tables_at, skips)]
             self._settle([each for each in own if each.is_in_doubt], physical_ids)
             differ |= {each.table.id for each in own if each.row_ids_differ}
             copies = [place for each in own for place in each.copies]
@@ -226,24 +226,8 @@ class SecondWrites:
         return self._relay.write_part(lo, hi, f"{token}.once{next(self._numbers)}", number, batches)
 
 
-class _TablesRead:
-    """The tables by which rows are read. Rows that come behind the DDL that took their table's id have the last one."""
-
-    def __init__(self, schema: RecordedSchema) -> None:
-        self._steps = [(-1, move.before) for move in schema.moved]
-        self._steps += [(-1, schema.tables), *((ddl.commit_ts, ddl.effect.tables) for ddl in schema.ddls)]
-
-    def at(self, table_id: int, commit_ts: int) -> Table | None:
-        """Return the table of rows committed at `commit_ts`."""
-        found = None
-        for after_ts, tables in self._steps:
-            if after_ts < commit_ts:
-                found = tables.get(table_id) or found
-        return found
-
-
 def _transactions(
-    changes: pa.Table, table_id: int, read: _TablesRead, skips: Collection[int]
+    changes: pa.Table, table_id: int, tables_at: TablesAt, skips: Collection[int]
 ) -> Iterator[_Transaction]:
     """Yield the changes of each transaction that changed a table more than once."""
     places = np.flatnonzero(changes["table_id"].to_numpy() == table_id)
@@ -259,7 +243,7 @@ def _transactions(
             own[row["start_ts"]].append((place, row))
     by_table: dict[int, tuple[Table, list[tuple[int, dict[str, Any]]]]] = {}
     for found in own.values():
-        table = read.at(table_id, found[0][1]["commit_ts"])
+        table = tables_at.reads(table_id, found[0][1]["commit_ts"])
         if table is not None:
             by_table.setdefault(id(table), (table, []))[1].extend(found)
     for table, found in by_table.values():

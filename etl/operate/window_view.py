@@ -113,7 +113,7 @@ def _count_tables(relay: RelayLog, window: Window) -> list[dict[str, Any]]:
     ids, kinds, commit_ts = (changes[name].to_numpy() for name in ("table_id", "kind", "commit_ts"))
     for table_id in np.unique(ids).tolist():
         mine = np.flatnonzero(ids == table_id)
-        table = tables.find(table_id, int(commit_ts[mine[-1]]))
+        table = tables.reads(table_id, int(commit_ts[mine[-1]]))
         name = table.full_name if table else _unknown(table_id)
         entry = counts.setdefault(name, {"table": name, "transactions": 0, **dict.fromkeys(_KINDS.values(), 0)})
         entry["transactions"] += len(np.unique(commit_ts[mine]))
@@ -134,7 +134,7 @@ def row_changes(
         changes = changes.filter(pa.array(changes["commit_ts"].to_numpy() == commit_ts))
     for batch in changes.to_batches():
         for raw in batch.to_pylist():
-            found = tables.find(raw["table_id"], raw["commit_ts"])
+            found = tables.reads(raw["table_id"], raw["commit_ts"])
             name = found.full_name if found else _unknown(raw["table_id"])
             if table is None or fits(folded(name), folded(exactly(table))):
                 yield decode(raw, found)

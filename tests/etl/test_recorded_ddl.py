@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from etl.formats.layout import Layout
 from etl.prepare import BatchDocument, BegunFlight, CountedBefore, WindowDocument
-from etl.recorded_schema import RecordedSchema
+from etl.recorded_schema import RecordedSchema, TablesAt
 from etl.steps import KeptRows, LoadDetail, ScopedDdl
 from relay import Part, Window
 from upstream.by_id import tables_by_id, to_json
@@ -178,3 +178,13 @@ def test_ddl_is_written_byte_for_byte_as_records_have_it() -> None:
 def test_a_table_that_nobody_looks_at_is_handed_on_without_being_parsed() -> None:
     unreadable = {**LATER, "effect": {"schemas": {}, "tables": {"104": {"of a version": "to come"}}}}
     assert DdlJob.from_json(unreadable).to_json() == unreadable
+
+
+def test_rows_behind_the_ddl_that_took_the_id_of_their_table_are_read_by_its_last_definition() -> None:
+    old, new = Table(5, 1, "d", "t", (Column(1, "a", 0, 3),)), Table(6, 1, "d", "t", (Column(1, "a", 0, 3),))
+    ddl = DdlJob(20, type=72, effect=Effect({}, {5: None, 6: new}))
+    here = TablesAt(RecordedSchema({5: old}, (ddl,), (), 9))
+    assert (here.reads(5, 10), here.reads(5, 30), here.reads(6, 30), here.reads(6, 10)) == (old, old, new, None)
+    assert here.find(5, 30) is None
+    later = TablesAt(RecordedSchema({6: new}, (), (), 9, (ddl.past_move({5: old}),)))
+    assert (later.reads(5, 40), later.find(5, 40)) == (old, None)
