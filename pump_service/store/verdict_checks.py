@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -26,6 +27,11 @@ log = logging.getLogger(__name__)
 
 MAX_WAITING = 4096
 """Groups of records, each of one connection: more aren't taken."""
+
+
+_PARTS = 2
+_PAUSE_S = 5.0
+"""So long TiKV isn't asked here after it didn't answer: others wait behind its time-out."""
 
 
 class Kept(Protocol):
@@ -56,6 +62,10 @@ class _Group(NamedTuple):
     peer: str
 
 
+class _NotAsked(SluiceError):
+    """TiKV was left alone."""
+
+
 class VerdictChecks:
     """One thread looks at them in the order in which they came."""
 
@@ -64,6 +74,7 @@ class VerdictChecks:
         self._groups: queue.Queue[_Group | None] = queue.Queue(MAX_WAITING)
         self._in_doubt: set[int] = set()
         """Opened again because TiKV didn't answer: only its verdict counts."""
+        self._ask_again_at = 0.0
         self.contradictions = 0
         self._thread = threading.Thread(target=self._run, name="pump-verdicts", daemon=True)
 
@@ -79,11 +90,19 @@ class VerdictChecks:
                 group.done(StoreClosedError("the store is closed: nothing can be written any more"))
 
     def submit(self, records: Sequence[Record], done: Done, peer: str) -> None:
-        """Take in records with such verdicts among them. Never waits; `done` as in Store.submit."""
+        """Take in records with such verdicts among them. Never waits; `done` as in Store.submit.
+
+        Prewrites don't wait for TiKV: a client's transaction goes on when they are durable.
+        """
+        prewrites = [record for record in records if record.tp == PREWRITE]
+        verdicts = [record for record in records if record.tp != PREWRITE]
+        if prewrites:
+            done = _both(done)
+            self._store.submit(prewrites, done)
         try:
-            self._groups.put_nowait(_Group(records, done, peer))
-        except queue.Full:
-            done(StoreBusyError(MAX_WAITING))
+            self._groups.put_nowait(_Group(verdicts, done, peer))
+        except queue.Full:  # TiKV is asked about open Prewrites in any case
+            done(None if prewrites else StoreBusyError(MAX_WAITING))
 
     def _run(self) -> None:
         while (group := self._groups.get()) is not None:
@@ -119,8 +138,6 @@ class VerdictChecks:
     def _is_settled(self, record: Record, peer: str) -> bool:
         """Whether nothing has to be written of it any more."""
         start_ts = record.start_ts
-        if record.tp == PREWRITE:
-            return False
         if self._store.is_open(start_ts):
             return start_ts in self._in_doubt
         if record.tp != COMMIT:  # it hides no transaction that committed
@@ -135,10 +152,14 @@ class VerdictChecks:
         start_ts, commit_ts = record.start_ts, record.commit_ts
         self.contradictions += 1
         try:
+            if time.monotonic() < self._ask_again_at:
+                raise _NotAsked("it didn't answer a moment ago", transient=True)
             kind, found_ts = self._resolver(start_ts, prewrite_key(prewrite))
         except SluiceError as error:
             if not error.transient:  # TiKV has dropped what it knew
                 return self._refuse(record, peer, str(error))
+            if not isinstance(error, _NotAsked):
+                self._ask_again_at = time.monotonic() + _PAUSE_S
             log.error(
                 "%s says that transaction %d committed at %d, which contradicts an earlier verdict, and TiKV can't be"
                 " asked (%s): readers wait until it can",
@@ -173,6 +194,21 @@ class VerdictChecks:
             why,
         )
         return False
+
+
+def _both(done: Done) -> Done:
+    """Return what is to be called twice, and calls `done` then, with the first error if there is one."""
+    lock = threading.Lock()
+    answers: list[BaseException | None] = []
+
+    def one(error: BaseException | None) -> None:
+        with lock:
+            answers.append(error)
+            is_last = len(answers) == _PARTS
+        if is_last:
+            done(next((each for each in answers if each is not None), None))
+
+    return one
 
 
 def _report(error: BaseException | None) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,11 @@ class TiKV:
         self.committed: dict[int, int] = {}
         self.error: Exception | None = None
         self.asked: list[int] = []
+        self.wait: Callable[[], object] = bool
 
     def __call__(self, start_ts: int, key: bytes) -> Verdict:
         self.asked.append(start_ts)
+        self.wait()
         if self.error is not None:
             raise self.error
         found = self.committed.get(start_ts)
@@ -112,14 +115,29 @@ def test_a_commit_behind_a_rollback_counts_if_tikv_has_it(store: Store, tikv: Ti
 
 def test_while_tikv_is_away_readers_wait_and_no_client_decides(store: Store, tikv: TiKV) -> None:
     write(store, prewrite(BASE + 1), commit(BASE + 1, BASE + 5))
-    tikv.error = TiKVError("away")
+    write(store, prewrite(BASE + 2), commit(BASE + 2, BASE + 6))
+    tikv.error, tikv.committed[BASE + 2] = TiKVError("away"), BASE + 6
     for commit_ts in (BASE + 8, BASE + 9):
-        assert checked(store, commit(BASE + 1, commit_ts)) is None
+        assert checked(store, commit(BASE + 1, commit_ts), commit(BASE + 2, commit_ts + 10)) is None
     eventually(lambda: store.is_open(BASE + 1))
     assert checked(store, rollback(BASE + 1)) is None
     assert store.barrier(_TOP, 0.1) < BASE + 8
     tikv.error, tikv.committed[BASE + 1] = None, BASE + 5
-    assert readable(store) == [(BASE + 1, BASE + 5)]
+    assert readable(store) == [(BASE + 1, BASE + 5), (BASE + 2, BASE + 6)]
+
+
+def test_a_prewrite_that_came_with_a_contradiction_does_not_wait_for_tikv(store: Store, tikv: TiKV) -> None:
+    write(store, prewrite(BASE + 1), commit(BASE + 1, BASE + 5))
+    answers = threading.Event()
+    tikv.wait = lambda: answers.wait(60)
+    answer = Answer()
+    store.submit_checked([commit(BASE + 1, BASE + 8), prewrite(BASE + 6)], answer, "")
+    eventually(lambda: store.is_open(BASE + 6))
+    assert not answer.calls, "the Commit waits still"
+    answers.set()
+    assert answer.done.wait(60)
+    assert answer.error is None
+    assert answer.calls == 1
 
 
 def test_what_tikv_has_forgotten_holds_nobody_up(store: Store, tikv: TiKV) -> None:
