@@ -7,6 +7,7 @@ versions; what other sessions write meanwhile is written with the version that t
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -113,8 +114,10 @@ class Upstream:
 
     def routes(self) -> tuple[Route, ...]:
         """The settings' rules that make it so."""
-        schemas = (Route(self.schemas[i], "", target, "", "a schema") for i, target in self.targets.items())
-        tables = (Route(self.schemas[t.schema_id], t.name, *MERGED, "a part") for t in self.merged)
+        schemas = (Route(re.escape(self.schemas[i]), "", target, "", "a schema") for i, target in self.targets.items())
+        tables = (
+            Route(re.escape(self.schemas[t.schema_id]), re.escape(t.name), *MERGED, "a part") for t in self.merged
+        )
         return (*tables, *schemas)
 
     def note(self) -> None:
