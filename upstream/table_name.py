@@ -8,12 +8,13 @@ reads it back.
 from __future__ import annotations
 
 import re
+import shlex
 from fnmatch import fnmatchcase
 from typing import NamedTuple, Self
 
 from errors import RequestError
 
-__all__ = ["TableName", "TableNameError", "exactly", "fits", "full_name", "names_table", "schema_fits"]
+__all__ = ["TableName", "TableNameError", "argument", "exactly", "fits", "full_name", "names_table", "schema_fits"]
 
 _PART = r"`(?:[^`]|``)+`|[^`.][^.]*"
 _PAIR = re.compile(rf"({_PART})\.({_PART})", re.DOTALL)
@@ -79,6 +80,11 @@ def schema_fits(schema: str, glob: str) -> bool:
 def exactly(name: str) -> str:
     """Return the glob that only this table's text fits."""
     return name.translate(_EXACTLY)
+
+
+def argument(name: str) -> str:
+    """Return a table's text as the argument `--table` of a command that is pasted into a shell."""
+    return shlex.quote(exactly(name))
 
 
 def _spelled(part: str) -> str:

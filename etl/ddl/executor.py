@@ -32,6 +32,7 @@ from etl.steps import ScopedDdl
 from upstream.ddl_actions import RENAMES, Action
 from upstream.folded import folded
 from upstream.schema import Table
+from upstream.table_name import argument
 
 _SWAPS = RENAMES | {Action.EXCHANGE_PARTITION, Action.RECOVER_TABLE, Action.TRUNCATE_TABLE}
 # Several statements that find out by themselves what is left to do.
@@ -103,7 +104,7 @@ class DdlExecutor:
                 return [f"done already, as {ddl.merged} merges tables: another of them brought the statement before"]
             if ddl.row_ids_differ:
                 name = next((table.full_name for table in ddl.effect.tables.values() if table is not None), "NAME")
-                raise self._failure(ddl, _ROW_IDS_DIFFER, _COPY_AGAIN.format(ddl.commit_ts, name))
+                raise self._failure(ddl, _ROW_IDS_DIFFER, _COPY_AGAIN.format(ddl.commit_ts, argument(name)))
             warnings = self._converter.convert(ddl)
             return warnings + self._run(ddl) + self._settle(ddl)
 

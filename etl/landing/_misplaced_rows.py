@@ -24,6 +24,7 @@ from upstream.ddl_job import PastMove
 from upstream.partitions import PartitionError, partition_ids, partition_of
 from upstream.rows import decode_inserts, decode_updates
 from upstream.schema import Table
+from upstream.table_name import argument
 
 
 class MisplacedRowError(SluiceError):
@@ -123,6 +124,6 @@ def _misplaced(exchanged: _Exchanged, commit_ts: int, values: Mapping[str, Any])
         f" {exchanged.job_id}, EXCHANGE PARTITION. TiDB put its row into partition {exchanged.partition!r} of table"
         f" {partitioned!r}, where it does not belong: {str(dict(values))[:500]}",
         way_out=f"exchange the partition back upstream and move the row there; then leave the transaction out,"
-        f" `sluice txn skip {commit_ts}`, and copy its tables: `sluice backfill --table {partitioned}"
-        f" --table {ordinary}`",
+        f" `sluice txn skip {commit_ts}`, and copy its tables: `sluice backfill --table"
+        f" {argument(partitioned)} --table {argument(ordinary)}`",
     )

@@ -34,6 +34,7 @@ from upstream.codec.memcomparable import encode_int
 from upstream.record_keys import record_key
 from upstream.rows import ROWID_NAME, decode_deletes, decode_inserts, decode_updates
 from upstream.schema import Table
+from upstream.table_name import argument
 
 log = logging.getLogger("sluice.land")
 
@@ -212,7 +213,7 @@ class SecondWrites:
             f"transaction at commit_ts {commit_ts} ({tso.text(commit_ts)}) wrote equal rows of table {name!r} while its"
             " partitions were reorganized, and TiKV has no write that shows which of them are copies",
             way_out=f"leave it out: `sluice txn skip {commit_ts}`, then copy the table again:"
-            f" `sluice backfill --table {name}`",
+            f" `sluice backfill --table {argument(name)}`",
         )
 
     def _without(

@@ -32,6 +32,7 @@ from upstream.partitions import PartitionError, partition_ids, partition_of
 from upstream.record_keys import handle_of_insert, handles_of_images, record_key
 from upstream.rows import decode_deletes, decode_inserts, decode_updates
 from upstream.schema import Table
+from upstream.table_name import argument
 
 if TYPE_CHECKING:
     from upstream.tikv import Mvcc
@@ -279,7 +280,7 @@ class DefinitionsUsed:
             f" while DDL job {jobs} changed its partitions, and which partition they were written to is not known:"
             f" {why}",
             way_out=f"leave it out: `sluice txn skip {commit_ts}`, then copy the table again:"
-            f" `sluice backfill --table {table.full_name}`",
+            f" `sluice backfill --table {argument(table.full_name)}`",
         )
 
 

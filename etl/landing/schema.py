@@ -33,6 +33,7 @@ from upstream.old_collations import binary_table
 from upstream.packed_jobs import PackedJobs
 from upstream.partitions import physical_ids
 from upstream.schema import STATE_PUBLIC, Table
+from upstream.table_name import argument
 from upstream.tikv.collations import read_new_collations
 from upstream.tikv.meta import (
     find_table_by_id,
@@ -400,7 +401,7 @@ class LandingSchema:
             log.warning(
                 "no DDL job has made %s (table id %d), it is taken as TiKV has it. Rows that came without a binlog are"
                 " missing downstream: sluice backfill --table %s",
-                table.full_name, table_id, table.full_name,
+                table.full_name, table_id, argument(table.full_name),
             )  # fmt: skip
             self._history.found(table)
             born[table_id] = commit_ts = free_before(span.first_commit_ts, rows.commits())

@@ -104,6 +104,14 @@ def test_rows_that_lie_where_they_belong_are_landed(
     window.check(commit_ts, kind, change, own.id, moves)
 
 
+def test_the_way_out_can_be_pasted_whatever_the_tables_are_called(window: Window):
+    odd = replace(ORDINARY, schema_name="my.db", name="a b*")
+    move = replace(THERE, before={100: BEFORE, 150: odd})
+    with pytest.raises(MisplacedRowError) as e:
+        window.check(2_010, INSERT, encode_insert(ORDINARY, row(15)), moves=(move,))
+    assert "`sluice backfill --table d.t --table '`my.db`.a b[*]'`" in e.value.way_out
+
+
 def test_a_row_that_only_tidb_can_place_is_landed(window: Window):
     partition = dict(EXCHANGED.partition or {}, expr="unknown(`p`)")
     effect = Effect({}, {100: replace(EXCHANGED, partition=partition), 150: None})
