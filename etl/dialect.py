@@ -149,6 +149,11 @@ class Dialect:
         return "utf8mb4_bin" if self.is_tidb and self.version < (7, 4, 0) else "utf8mb4_0900_bin"
 
     @property
+    def has_all_names(self) -> bool:
+        """Whether a name may hold characters beyond U+FFFF. MariaDB refuses them, MySQL writes ? in their place."""
+        return self.is_tidb
+
+    @property
     def index_visibility(self) -> tuple[str, str]:
         """The words for VISIBLE and INVISIBLE of an index."""
         return ("NOT IGNORED", "IGNORED") if self.product == MARIADB_PRODUCT else ("VISIBLE", "INVISIBLE")

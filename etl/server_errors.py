@@ -54,7 +54,8 @@ OLDER_THAN_GC: Final = frozenset({SNAPSHOT_TOO_OLD, GC_TOO_EARLY})
 
 IN_FOREIGN_KEY: Final = frozenset({1553, 1828, 1829, 1832, 1833, 1834})
 """A column or an index can't be changed or dropped, for a foreign key needs it."""
-TOO_LONG: Final = frozenset({1071, 1074, 1118})
+ROW_TOO_WIDE: Final = 1118
+TOO_LONG: Final = frozenset({1071, 1074, ROW_TOO_WIDE})
 """A key, a column, a row."""
 UNFIT_VALUE: Final = frozenset({1264, 1265, INCORRECT_TIME, INCORRECT_VALUE, 1406, 1411, 1441, 1690})
 """Values that a column's type can't hold."""

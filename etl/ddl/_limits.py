@@ -7,6 +7,8 @@ from dataclasses import replace
 from etl.dialect import Dialect
 from etl.formats.ddl_text import charset_name
 from upstream import column_types
+from upstream.ddl_actions import RENAMES
+from upstream.ddl_job import DdlJob
 from upstream.schema import Column, Index, Table
 
 KEY_BYTES = 3072
@@ -34,9 +36,27 @@ def comment_warning(what: str, text: str, longest: int) -> list[str]:
     return [] if fit_comment(text, longest) == text else [f"comment of {what} shortened, or with ? for some characters"]
 
 
+def is_unnameable(name: str) -> bool:
+    """Return whether no MariaDB or MySQL holds the name: MariaDB refuses it, MySQL writes ? for some of it."""
+    return any(ord(char) > 0xFFFF for char in name)
+
+
+def unnameable_names(ddl: DdlJob) -> list[str]:
+    """Return the names of databases, base tables and changed columns in a DDL job that no server holds."""
+    tables = [table for table in ddl.effect.tables.values() if table is not None and table.is_base_table]
+    renamed = [table for table in ddl.before.values() if table is not None] if ddl.type in RENAMES else []
+    names = [ddl.schema_name, *(schema.name for schema in ddl.effect.schemas.values() if schema is not None)]
+    names += [name for table in (*tables, *renamed) for name in (table.schema_name, table.name)]
+    for table in tables:
+        before = ddl.before.get(table.id)
+        known = {column.name for column in before.columns} if before is not None else set()
+        names += [column.name for column in table.columns if column.public and column.name not in known]
+    return [name for name in dict.fromkeys(names) if is_unnameable(name)]
+
+
 def unfit_name(index: Index) -> bool:
     """Whether servers refuse the name of a secondary index."""
-    return not index.primary and (index.name.upper() == _OF_SERVER or any(ord(char) > 0xFFFF for char in index.name))
+    return not index.primary and (index.name.upper() == _OF_SERVER or is_unnameable(index.name))
 
 
 def fit_index(table: Table, index: Index, dialect: Dialect) -> Index | None:

@@ -14,9 +14,11 @@ from dataclasses import replace
 
 from etl import server_errors
 from etl.ddl._alter import alterations, drop_foreign_keys
+from etl.ddl._attempts import attempts, refusal, rows_of_any_size
 from etl.ddl._conversions import UnconvertibleError
 from etl.ddl._convert import Converter
 from etl.ddl._generate import create_table, create_view, sequence_statement
+from etl.ddl._limits import is_unnameable, unnameable_names
 from etl.ddl._merged import done_by_another, structure_differences
 from etl.ddl._recycle import RecycleBin
 from etl.ddl._session import ddl_session
@@ -25,7 +27,7 @@ from etl.ddl._state import actual_columns, fingerprint
 from etl.ddl._swaps import exchange_partition, rename_tables, swap_rows
 from etl.ddl.told import THERE_ALREADY, DdlError
 from etl.downstream import DownstreamError, MySQLSession
-from etl.formats.ddl_forms import Form, computed, forms, off_page, told
+from etl.formats.ddl_forms import computed, told
 from etl.formats.ddl_text import charset_name, collation_name
 from etl.formats.sql_text import quote_name, quote_table
 from etl.steps import ScopedDdl
@@ -100,6 +102,7 @@ class DdlExecutor:
         """Run it; warnings about what was left out or done in another way. Raises DdlError, or DownstreamError when the
         connection failed."""
         with self._errors(ddl):
+            self._check_names(ddl)
             if ddl.merged and self._done_by_another(ddl):
                 return [f"done already, as {ddl.merged} merges tables: another of them brought the statement before"]
             if ddl.row_ids_differ:
@@ -117,6 +120,7 @@ class DdlExecutor:
         Raises as `execute`.
         """
         with self._errors(ddl):
+            self._check_names(ddl)
             warnings: list[str] = []
             kind = ddl.type
             if self._converter.interrupted(ddl):
@@ -124,6 +128,11 @@ class DdlExecutor:
             if kind in _REPEATABLE or kind not in self._special:
                 warnings += self._run(ddl)
             return warnings + self._settle(ddl)
+
+    def _check_names(self, ddl: ScopedDdl) -> None:
+        if not self._session.dialect.has_all_names and (names := unnameable_names(ddl)):
+            listed = ", ".join(map(repr, names))
+            raise self._failure(ddl, f"this server holds no name with characters beyond U+FFFF: {listed}")
 
     def _run(self, ddl: ScopedDdl) -> list[str]:
         with ddl_session(self._session, ddl):
@@ -168,49 +177,27 @@ class DdlExecutor:
         return warnings
 
     def _alter_one(self, ddl: ScopedDdl, old: Table, table: Table) -> list[str]:
-        first: DownstreamError | None = None
+        refused: list[DownstreamError] = []
         tried: list[tuple[list[str], bool]] = []
-        for form, within in self._attempts(table):
+        for form, within in attempts(table):
             made = form(table)
             statements, warnings = alterations(self._session, form(old), made, ddl)
             if (statements, within) in tried:
                 continue
             tried.append((statements, within))
             try:
-                with contextlib.nullcontext() if within else self._rows_of_any_size():
+                with contextlib.nullcontext() if within else rows_of_any_size(self._session):
                     for statement in statements:
                         warnings += self._execute(statement, ddl)
             except DownstreamError as error:
                 if error.transient:
                     raise
-                first = first or error
+                refused.append(error)
                 continue
-            return warnings + (
-                [f"executed in another form because {first.message}", *told(computed(table), made)] if first else []
-            )
-        assert first is not None
-        raise first
-
-    @staticmethod
-    def _attempts(table: Table) -> Iterator[tuple[Form, bool]]:
-        """Forms to be tried, and whether every row that a table might hold must fit into the server's pages: at last
-        not all of them.
-        """
-        for form in forms(table):
-            yield form, True
-        yield lambda made: off_page(computed(made)), False
-
-    @contextlib.contextmanager
-    def _rows_of_any_size(self) -> Iterator[None]:
-        """InnoDB takes a table of hundreds of long columns; a row that doesn't fit will be refused by name when it
-        comes.
-        """
-        self._session.query("SET SESSION innodb_strict_mode = OFF")
-        try:
-            yield
-        finally:
-            with contextlib.suppress(DownstreamError):
-                self._session.query("SET SESSION innodb_strict_mode = ON")
+            if refused:
+                warnings += [f"executed in another form because {refused[0].message}", *told(computed(table), made)]
+            return warnings
+        raise refusal(refused)
 
     def _execute(self, statement: str, ddl: ScopedDdl) -> list[str]:
         """Run a statement; once more without the foreign keys that are in its way, or in a mode that converts what
@@ -281,30 +268,27 @@ class DdlExecutor:
         ]
 
     def _create_one(self, ddl: ScopedDdl, table: Table) -> list[str]:
-        first: DownstreamError | None = None
-        for form, within in self._attempts(table):
+        refused: list[DownstreamError] = []
+        for form, within in attempts(table):
             made = form(table)
             statement, left_out = create_table(made, self._session.dialect)
             try:
-                with contextlib.nullcontext() if within else self._rows_of_any_size():
+                with contextlib.nullcontext() if within else rows_of_any_size(self._session):
                     self._session.execute(statement)
             except DownstreamError as error:
                 if error.transient:
                     raise
                 if error.code == server_errors.TABLE_EXISTS:
                     return self._found(ddl, table)
-                first = first or error
+                refused.append(error)
                 continue
             left_out += told(table, made)
             if table.temp_table_type:
                 left_out.append(f"{table.full_name} is temporary upstream: an empty table stands for it")
-            return (
-                [f"{table.full_name}: created in another form because {first.message}", *left_out]
-                if first
-                else left_out
-            )
-        assert first is not None
-        raise first
+            if refused:
+                left_out.insert(0, f"{table.full_name}: created in another form because {refused[0].message}")
+            return left_out
+        raise refusal(refused)
 
     def _found(self, ddl: ScopedDdl, table: Table) -> list[str]:
         """A table that is to be created is there already: fine if it is the one."""
@@ -377,6 +361,9 @@ class DdlExecutor:
                     f"left out: {made.full_name}: the relay log was written before it said what views and sequences are"
                 )
                 continue
+            if not self._session.dialect.has_all_names and is_unnameable(made.name):
+                warnings.append(f"left out: {made.full_name}: this server holds no name with characters beyond U+FFFF")
+                continue
             if made.sequence and not self._session.dialect.has_sequences:
                 warnings.append(f"left out: {made.full_name}: this server has no sequences")
                 continue
@@ -393,7 +380,10 @@ class DdlExecutor:
         kind = "VIEW" if ddl.type == Action.DROP_VIEW else "SEQUENCE"
         known = next((t for t in ddl.before.values() if t), None)
         name = quote_table(known) if known else f"{quote_name(ddl.schema_name)}.{quote_name(ddl.table_name)}"
-        if kind == "SEQUENCE" and not self._session.dialect.has_sequences:
+        dialect = self._session.dialect
+        if (kind == "SEQUENCE" and not dialect.has_sequences) or (
+            not dialect.has_all_names and is_unnameable(known.name if known else ddl.table_name)
+        ):
             return []  # it was left out
         try:
             self._session.execute(f"DROP {kind} IF EXISTS {name}")

@@ -28,6 +28,10 @@ _PLACE = re.compile(r"`(?:[^`]|``)*`|%s")
 BYTEWISE = ("text", "enum", "set")
 """Kinds of columns whose values have a collation: they are compared byte for byte."""
 _LONG_VALUE = 4096  # bytes
+_LONG_DOCUMENT = 256 * 2**10
+"""Bytes of JSON: a digest finds only what the server writes as TiDB does, which MySQL doesn't always."""
+# Text behind it is what the server makes of the document. MariaDB, where JSON is text, passes such comments over.
+_AS_DOCUMENT = b"/*!50708 CAST(CONVERT(CAST(*/", b"/*!50708 AS JSON) USING utf8mb4) AS BINARY)*/"
 _TIMES = {"date", "datetime", "timestamp", "time"}  # digits, signs, dots and colons only
 
 
@@ -267,7 +271,8 @@ def row_conditions(columns: Sequence[Column], arrays: Sequence[pa.Array]) -> pa.
         if column.kind not in ("text", "json", "binary"):
             parts.append(_equal(column, array))
             continue
-        long = pc.fill_null(pc.greater(pc.binary_length(array), _LONG_VALUE), fill_value=False)
+        most = _LONG_DOCUMENT if column.kind == "json" else _LONG_VALUE
+        long = pc.fill_null(pc.greater(pc.binary_length(array), most), fill_value=False)
         if pc.any(long).as_py():
             short = pc.if_else(long, pa.scalar(None, array.type), array)
             parts.append(pc.if_else(long, _same_digest(column, array, long), _equal(column, short)))
@@ -283,8 +288,9 @@ def _equal(column: Column, array: pa.Array) -> pa.LargeBinaryArray:
         # Servers round what comes to a DOUBLE(M,D) each in their own way, to neighbouring doubles.
         digits = b",%d)" % column.decimal
         return join(b"ROUND(" + quote_name(column.name).encode() + digits + b"<=>ROUND(", literals, digits)
-    if column.kind == "json":  # some servers have a type of its own for it, which no text equals
-        return join(bytes_of(column) + b"<=>", literals)
+    if column.kind == "json":  # some servers have a type of its own for it, which they write in their own way
+        before, behind = _AS_DOCUMENT
+        return join(bytes_of(column) + b"<=>" + before, literals, behind)
     return _and_bytewise(same, column, array, literals, b"<=>") if column.kind in BYTEWISE else same
 
 

@@ -73,6 +73,12 @@ class MariaDBServer:
     def downstream(self) -> Downstream:
         return Downstream(host="127.0.0.1", port=self.port, user="sluice")
 
+    @property
+    def dialect(self) -> Dialect:
+        """What the server is and can do."""
+        with self.connect() as connection:
+            return Dialect.of(str(connection.get_server_info()))  # type: ignore[no-untyped-call]
+
     def start(self) -> None:
         if self.port:  # its users know it
             self._start()

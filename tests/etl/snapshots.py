@@ -71,6 +71,8 @@ def _meaning(value: Any, kind: str) -> Any:
     if kind == "bit":
         return raw.lstrip(b"\0")
     try:
+        if kind == "json":
+            return json.dumps(json.loads(raw), sort_keys=True)
         if raw[:1] in b'{["' and raw[-1:] in b'}]"':
             return json.dumps(json.loads(raw), sort_keys=True)
     except ValueError:

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from etl.apply import BatchReport, run_apply
 from etl.apply.run import ApplyError
 from etl.operate import accept
+from etl.server_errors import NO_SUCH_TABLE, UNKNOWN_DATABASE
 from etl.settings import Apply, Relay, Settings, Upstream
 from etl.shapes.few_changes import FEW
 from tests.etl.mariadb_fixture import MariaDBServer
@@ -152,7 +153,9 @@ def checkpoint(connection: pymysql.connections.Connection) -> int:
     with connection.cursor() as cursor:
         try:
             cursor.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")
-        except pymysql.err.ProgrammingError:
+        except pymysql.err.MySQLError as error:
+            if error.args[0] not in (UNKNOWN_DATABASE, NO_SUCH_TABLE):
+                raise
             return 0
         row = cursor.fetchone()
         return json.loads(row[0])["commitTS"] if row else 0

@@ -47,7 +47,8 @@ def test_the_password_of_each_source_opens_the_downstream_and_no_repr_shows_it(
     mariadb: MariaDBServer, tmp_path: Path, sources: dict[str, str], source: str
 ) -> None:
     with mariadb.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE OR REPLACE USER writer@'127.0.0.1' IDENTIFIED BY %s", (SECRET,))
+        cursor.execute("DROP USER IF EXISTS writer@'127.0.0.1'")
+        cursor.execute("CREATE USER writer@'127.0.0.1' IDENTIFIED BY %s", (SECRET,))
         cursor.execute("GRANT ALL ON *.* TO writer@'127.0.0.1'")
     settings = load_settings(config(tmp_path, mariadb.port, sources[source]))
     session = MySQLSession(settings.downstream)
@@ -111,7 +112,8 @@ def test_applying_at_debug_level_with_a_downstream_that_fails_prints_the_passwor
     mariadb: MariaDBServer, tmp_path: Path, sources: dict[str, str], port: str
 ) -> None:
     with mariadb.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE OR REPLACE USER writer@'127.0.0.1' IDENTIFIED BY 'another'")
+        cursor.execute("DROP USER IF EXISTS writer@'127.0.0.1'")
+        cursor.execute("CREATE USER writer@'127.0.0.1' IDENTIFIED BY 'another'")
     land(RECORDINGS / "orphans", f"file://{tmp_path}/relay", 1_000)
     path = config(tmp_path, 1 if port == "refused" else mariadb.port, sources["environment"])
     done = subprocess.run(

@@ -135,7 +135,7 @@ def test_indexes_place_default_and_clock_columns_stay_as_they_are_upstream(
             "SELECT column_name, column_type, is_nullable, column_default FROM information_schema.columns WHERE"
             " table_schema='d' ORDER BY ordinal_position"
         )
-        assert cursor.fetchall()[1] == ("v", "bigint(20)", "NO", "5")
+        assert cursor.fetchall()[1] in [("v", "bigint(20)", "NO", "5"), ("v", "bigint", "NO", "5")]
         cursor.execute(
             "SELECT index_name, column_name, sub_part, non_unique FROM information_schema.statistics WHERE"
             " table_schema='d' ORDER BY index_name, seq_in_index"
@@ -186,7 +186,8 @@ def test_a_value_that_cannot_be_exact_stops_before_anything_changed(story: Story
             story.apply()
         with mariadb.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SHOW COLUMNS FROM d.t")
-            assert [row[:2] for row in cursor.fetchall()] == [("id", "int(11)"), ("a", "int(11)"), ("v", "time")]
+            found = [(row[0], row[1].removesuffix("(11)")) for row in cursor.fetchall()]
+            assert found == [("id", "int"), ("a", "int"), ("v", "time")]
             cursor.execute("SHOW TABLES FROM sluice_recycle")
             assert cursor.fetchall() == ()
 

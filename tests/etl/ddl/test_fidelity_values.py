@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,8 @@ VALUES: dict[str, list[Any]] = {
         "null",
         "1",
         "1e+300",
+        '{"aa": 1, "b": 2}',
+        '{"b": {"aa": 1.5, "c": [null]}, "zz": "it\'s \\\\ 日本"}',
         "18446744073709551615",
         "-9223372036854775808",
         _DEEP,
@@ -67,6 +70,17 @@ _NO_KEY = ("json", "longtext", "longblob")
 def shown(pair: Any) -> bytes | None:
     value = pair[1] if isinstance(pair, tuple) else pair
     return value if value is None or isinstance(value, bytes) else str(value).encode()
+
+
+def finds_greatest_float(server: MariaDBServer) -> bool:
+    """Return whether FLOAT(10,3) finds its greatest value, 1e7: MySQL takes that number for out of range."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE IF NOT EXISTS probe")
+        cursor.execute("CREATE TABLE probe.f (c float(10,3))")
+        cursor.execute("INSERT INTO probe.f VALUES (9999999.999)")
+        found = cursor.execute("SELECT 1 FROM probe.f WHERE c = 10000000e0")
+        cursor.execute("DROP DATABASE probe")
+        return found == 1
 
 
 def test_values_come_and_go_by_key_and_by_their_whole_row(mariadb: MariaDBServer, tmp_path: Path) -> None:
@@ -87,15 +101,23 @@ def test_values_come_and_go_by_key_and_by_their_whole_row(mariadb: MariaDBServer
             tables[own] = (table(3 * number + 2, own, f"c {sql}", primary="c"), f"`c` {sql} PRIMARY KEY")
         for name, (one, body) in tables.items():
             kept = [row for row in rows if row["c"] is not None or name != own]
+            if name == own and sql == "float(10,3)" and not finds_greatest_float(mariadb):
+                kept = [row for row in kept if abs(row["c"]) < 1e7]
             made[name] = (one, [dict(row) for row in kept], [shown(pairs[row["id"]]) for row in kept])
             story.create(one, f"CREATE TABLE `{name}` ({body})")
             story.insert(one, *made[name][1])
     story.apply()
     with mariadb.connect(conv={}, use_unicode=False) as connection, connection.cursor() as cursor:
         cursor.execute("SET time_zone = '+00:00'")
-        for name, (_, _, want) in made.items():
+        for name, (of, _, want) in made.items():
             cursor.execute(f"SELECT c FROM d.`{name}`")
-            assert sorted((value for (value,) in cursor.fetchall()), key=repr) == sorted(want, key=repr), name
+            found = [value for (value,) in cursor.fetchall()]
+            if of.columns[-1].kind == "json":  # MySQL writes 1e300
+                found, want = (
+                    [value and json.dumps(json.loads(value), sort_keys=True) for value in each]
+                    for each in (found, want)
+                )
+            assert sorted(found, key=repr) == sorted(want, key=repr), name
     for one, written, _ in made.values():
         story.delete(one, *written)
     story.apply()

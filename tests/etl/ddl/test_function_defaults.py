@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from etl.dialect import MYSQL_PRODUCT
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Story, column, table, wider
 
@@ -41,13 +42,17 @@ def story(mariadb: MariaDBServer, tmp_path: Path) -> Story:
 
 
 def shown(server: MariaDBServer, name: str) -> str:
+    """Return the default as MariaDB shows it: a constant between quotes, functions in lower case."""
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(
-            "SELECT COLUMN_DEFAULT FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'd' AND TABLE_NAME = %s AND"
-            " COLUMN_NAME = 'c'",
+            "SELECT COLUMN_DEFAULT, EXTRA FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'd' AND"
+            " TABLE_NAME = %s AND COLUMN_NAME = 'c'",
             (name,),
         )
-        return str(cursor.fetchall()[0][0])
+        default, extra = cursor.fetchall()[0]
+        if "DEFAULT_GENERATED" in extra:  # MySQL's word for an expression
+            return str(default).replace("now()", "current_timestamp()").lower()
+        return f"'{default}'" if server.dialect.product == MYSQL_PRODUCT else str(default)
 
 
 def test_a_default_that_is_a_function_is_one_downstream(story: Story, mariadb: MariaDBServer) -> None:

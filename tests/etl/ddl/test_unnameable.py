@@ -11,7 +11,8 @@ from etl import operate
 from etl.ddl import DdlError
 from etl.settings import Relay, Settings, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
-from tests.etl.story import Story, table
+from tests.etl.story import Story, column, table
+from upstream.schema import Schema
 
 
 @pytest.fixture
@@ -28,6 +29,31 @@ def test_a_table_with_such_a_name_stops_by_its_job_and_another_statement_goes_in
     operate.replace_ddl(settings, at, ["CREATE TABLE d.smile (id INT PRIMARY KEY)"])
     story.apply()
     assert story.rows("smile") == []
+
+
+@pytest.mark.parametrize("what", ["table", "column", "rename", "database"])
+def test_such_a_name_reaches_nothing_that_has_a_question_mark_in_its_place(story: Story, what: str) -> None:
+    """MySQL writes the one for the other."""
+    near = story.create(table(10, "t?", "id int", "c? int", primary="id"), "")
+    story.insert(near, {"id": 1, "c?": 2})
+    story.statement(1, "CREATE DATABASE `d?`", schemas={2: Schema(2, "d?", "utf8mb4", "utf8mb4_bin")}, schema="d?")
+    story.apply()
+    if what == "table":
+        story.create(table(11, "t😀", "id int", "c? int", primary="id"), "")
+    elif what == "column":
+        story.statement(
+            12, "ALTER TABLE `t?` CHANGE COLUMN", replace(near, columns=(near.columns[0], column(3, "c😀 int")))
+        )
+    elif what == "rename":
+        story.statement(14, "RENAME TABLE", replace(near, name="t😀"))
+    else:
+        story.statement(2, "DROP DATABASE `d😀`", schemas={3: None}, schema="d😀")
+    with pytest.raises(DdlError, match=r"beyond U\+FFFF: .*😀"):
+        story.apply()
+    assert story.rows("t?") == [(1, 2)]
+    with story.server.connect() as connection, connection.cursor() as cursor:
+        assert cursor.execute("SHOW DATABASES LIKE 'd?'") == 1
+        assert cursor.execute("SELECT `c?` FROM d.`t?`") == 1
 
 
 def test_a_view_with_such_a_name_is_left_out(story: Story) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from etl.ddl import DdlError
 from etl.ddl._generate import index_definition
 from etl.dialect import Dialect
 from tests.etl.mariadb_fixture import MariaDBServer
@@ -84,9 +85,17 @@ def test_a_key_that_is_too_long_still_tells_rows_apart(
     made = story.create(table(10, "t", "v varchar(1000) not null", "w varchar(300) not null", "n int", **keys), "")
     rows = [{"v": "x" * 999 + char, "w": "é", "n": n} for n, char in enumerate("abcdef")]
     story.insert(made, *rows)
+    hashes = mariadb.dialect.hashes_long_keys
+    if "primary" in keys and not hashes:
+        with pytest.raises(DdlError, match="Specified key was too long"):
+            story.apply()
+        return
     warnings = story.apply().warnings
     assert ("primary" not in keys) or any("primary key of d.t is longer" in w for w in warnings), warnings
     kinds = {(parts[0][2], parts[0][1] is None) for parts in indexes(mariadb).values()}
+    if not hashes:
+        assert kinds == set()
+        return  # nothing tells its rows apart downstream: a change of one stops by name
     assert kinds == {(1, True), (0, False)}  # its hashes, and one by which rows are found
     rows[0] = story.update(made, rows[0], {"n": 100})
     story.delete(made, rows.pop(1), rows.pop(2))

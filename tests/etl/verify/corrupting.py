@@ -13,7 +13,6 @@ from typing import Any
 
 import pymysql
 
-from etl.dialect import Dialect
 from tests.etl.mariadb_fixture import MariaDBServer
 
 Rows = Counter[tuple[str | None, ...]]
@@ -66,7 +65,7 @@ class Damager:
         self.keys: dict[tuple[str, str], list[str]] = {}
         names = ", ".join(f"'{schema}'" for schema in schemas)
         documents: set[tuple[object, ...]] = set()
-        if not Dialect.of(str(self._connection.get_server_info())).has_json_type:  # type: ignore[no-untyped-call]
+        if not server.dialect.has_json_type:
             documents.update(
                 self._run(
                     "SELECT CONSTRAINT_SCHEMA, TABLE_NAME, LOWER(CHECK_CLAUSE)"
