@@ -25,11 +25,23 @@ TOO_LONG_S=5400
 say()  { printf 'fresh %s: %s\n' "$SUITE" "$*"; }
 fail() { printf 'fresh_machine: %s\n' "$*" >&2; exit 2; }
 
+CHILD=
+await() { # await COMMAND: bash runs no trap while it waits for a command in the foreground
+    local status=0
+    set -m # in a process group of its own
+    "$@" </dev/null &
+    CHILD=$!
+    set +m
+    wait "$CHILD" || status=$?
+    CHILD=
+    return $status
+}
+
 # --- outside: the root is made and removed -----------------------------------------------------------------------------
 
 make_root() {
     say "debootstrap"
-    debootstrap --variant=minbase --include=ca-certificates,make,git "$SUITE" "$ROOT" ${FRESH_DEBIAN:+"$FRESH_DEBIAN"} \
+    await debootstrap --variant=minbase --include=ca-certificates,make,git "$SUITE" "$ROOT" ${FRESH_DEBIAN:+"$FRESH_DEBIAN"} \
         >"$LOGS/debootstrap.log" 2>&1 || { tail -n 5 "$LOGS/debootstrap.log" >&2; fail "debootstrap failed"; }
     [ -z "${FRESH_APT_SOURCES:-}" ] || { rm -f "$ROOT/etc/apt/sources.list"; cp "$FRESH_APT_SOURCES" "$ROOT/etc/apt/sources.list.d/"; }
     printf '#!/bin/sh\nexit 101\n' >"$ROOT/usr/sbin/policy-rc.d" # as in a container: packages' services aren't started
@@ -56,11 +68,11 @@ outside() {
     ROOT=$WORK/root
     LOGS=${FRESH_LOGS:-$WORK/logs}
     mkdir -p "$ROOT" "$LOGS"
-    trap 'rm -rf --one-file-system "$ROOT"; rmdir "$WORK" 2>/dev/null || true' EXIT
-    trap 'exit 130' INT TERM HUP
-    make_root
     local status=0
-    unshare --mount --pid --ipc --fork --kill-child "$0" "$SUITE" --inside "$ROOT" "$LOGS" "$@" || status=$?
+    trap 'rm -rf --one-file-system "$ROOT"; rmdir "$WORK" 2>/dev/null || true' EXIT
+    trap 'if [ -n "$CHILD" ]; then kill -KILL -- "-$CHILD" 2>/dev/null; wait "$CHILD" || true; fi; exit 130' INT TERM HUP
+    make_root
+    await unshare --mount --pid --ipc --fork --kill-child "$0" "$SUITE" --inside "$ROOT" "$LOGS" "$@" || status=$?
     say "logs: $LOGS"
     exit $status
 }
