@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -14,13 +15,18 @@ import pytest
 
 from cli._job_lines import job_lines
 from etl import load_settings
+from etl.landing._misplaced_rows import MisplacedRowError
+from etl.landing._orders import Orders
 from etl.operate import orders
-from relay import Control, RelayLog
+from relay import INSERT, Control, RelayLog
 from relay.jobs import DONE, FAILED, Jobs, Runner, TableProgress, Touches
 from relay.jobs import Done as Part
 from tests.cli.typed import typed
+from tests.etl.landing.test_definitions_used import row
+from tests.etl.landing.test_misplaced_rows import ORDINARY, Checked
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Story, table
+from upstream.codec.row import encode_insert
 
 ITEM = table(11, "item", "id int", "name varchar(20)", primary="id")
 NEW = table(11, "item", "id int", "name varchar(20)", "w int", primary="id")
@@ -96,6 +102,18 @@ def test_run_until_takes_a_tso_or_a_time_and_never_goes_back(story: Story, sluic
     assert relay.control() == Control(land_paused=True, apply_until_ts=at)
     sluice("resume", "apply")
     assert relay.control() == Control(land_paused=True)
+
+
+def test_the_command_of_an_error_has_landing_pass_a_misplaced_row(story: Story, sluice: Run, tmp_path: Path) -> None:
+    window, at = Checked(tmp_path / "window"), story._ts + 1_000
+    change = encode_insert(ORDINARY, row(15))
+    with pytest.raises(MisplacedRowError) as error:
+        window.check(at, INSERT, change, is_past=True)
+    found = re.search(r"`sluice (txn skip \d+)`", error.value.way_out)
+    assert found is not None
+    sluice(*found[1].split())
+    skips = Orders(RelayLog.open(story._url), frozenset()).skips(0)
+    window.check(at, INSERT, change, skips=skips, is_past=True)
 
 
 def test_skipping_a_transaction_from_the_command_line_works_and_is_listed_and_taken_back(

@@ -31,7 +31,7 @@ BACK = PastMove(
 )  # fmt: skip
 
 
-class Window:
+class Checked:
     """A window (1000, 5000] with the EXCHANGE PARTITION of p0 at 2000, and the one that undoes it at 3000."""
 
     def __init__(self, folder: Path) -> None:
@@ -55,7 +55,7 @@ class Window:
             [pa.array([v], f.type) for v, f in zip((commit_ts, 1_950, 0, table_id, 59, kind, change), PART_SCHEMA)],
             schema=PART_SCHEMA,
         )
-        part = self.relay.write_part(1_000, 5_000, f"t{self._number}", 0, [batch])
+        part = self.relay.write_part(1_000, max(5_000, commit_ts), f"t{self._number}", 0, [batch])
         assert part is not None
         ddls = tuple(
             DdlJob(1_000 * (move.job_id - 5), job_id=move.job_id, type=move.type, effect=move.effect) for move in moves
@@ -65,8 +65,8 @@ class Window:
 
 
 @pytest.fixture
-def window(tmp_path: Path) -> Window:
-    return Window(tmp_path)
+def window(tmp_path: Path) -> Checked:
+    return Checked(tmp_path)
 
 
 @pytest.mark.parametrize("is_past", [False, True])
@@ -75,7 +75,7 @@ def window(tmp_path: Path) -> Window:
     [(INSERT, encode_insert(ORDINARY, row(15))), (UPDATE, encode_update(ORDINARY, row(3), row(15)))],
     ids=["insert", "update"],
 )
-def test_a_row_of_another_partition_is_named_with_the_way_out(window: Window, kind: int, change: bytes, is_past: bool):
+def test_a_row_of_another_partition_is_named_with_the_way_out(window: Checked, kind: int, change: bytes, is_past: bool):
     with pytest.raises(
         MisplacedRowError, match=r"commit_ts 2010 .*'d\.x' behind DDL job 7.*'p0' of table 'd\.t'.*15"
     ) as e:
@@ -99,12 +99,12 @@ def test_a_row_of_another_partition_is_named_with_the_way_out(window: Window, ki
     ids=["before", "belongs there", "comes back", "goes", "of the partitioned table", "ordinary again", "no exchange"],
 )
 def test_rows_that_lie_where_they_belong_are_landed(
-    window: Window, commit_ts: int, kind: int, change: bytes, own: Table, moves: Collection[PastMove]
+    window: Checked, commit_ts: int, kind: int, change: bytes, own: Table, moves: Collection[PastMove]
 ):
     window.check(commit_ts, kind, change, own.id, moves)
 
 
-def test_the_way_out_can_be_pasted_whatever_the_tables_are_called(window: Window):
+def test_the_way_out_can_be_pasted_whatever_the_tables_are_called(window: Checked):
     odd = replace(ORDINARY, schema_name="my.db", name="a b*")
     move = replace(THERE, before={100: BEFORE, 150: odd})
     with pytest.raises(MisplacedRowError) as e:
@@ -112,7 +112,7 @@ def test_the_way_out_can_be_pasted_whatever_the_tables_are_called(window: Window
     assert "`sluice backfill --table d.t --table '`my.db`.a b[*]'`" in e.value.way_out
 
 
-def test_a_row_that_only_tidb_can_place_is_landed(window: Window):
+def test_a_row_that_only_tidb_can_place_is_landed(window: Checked):
     partition = dict(EXCHANGED.partition or {}, expr="unknown(`p`)")
     effect = Effect({}, {100: replace(EXCHANGED, partition=partition), 150: None})
     window.check(2_010, INSERT, encode_insert(ORDINARY, row(15)), moves=(replace(THERE, effect=effect),))
