@@ -78,7 +78,7 @@ def _questions(settings: Settings, parties: Parties, patience_s: float) -> dict[
 
     def checkpoint() -> Checkpoint | None:
         last: Window | None = parties.said_by("relay", patience_s).last
-        return None if last is None else operate.checkpoint_soon(settings.target, last.cluster_id)
+        return operate.checkpoint_of(settings, last.cluster_id if last is not None else 0)
 
     return {
         "relay": lambda: RelaySeen.of(settings),

@@ -22,6 +22,7 @@ from etl.apply import run_apply
 from etl.apply.run import ApplyError, NotSoleWriterError
 from etl.downstream import Checkpoint, CheckpointTable, Flight, MySQLSession
 from etl.operate import handover
+from etl.overview import overview
 from relay import Control, RelayLog, Stop
 from relay.storage import LocalStorage
 from tests.cli.test_operate import Run, run, typed
@@ -173,7 +174,7 @@ def test_a_session_that_writes_downstream_is_not_taken_over_beside(
     assert "applying goes on" in sluice("takeover").stdout
 
 
-def test_status_shows_the_checkpoint_that_a_copy_wrote_before_anything_is_landed(
+def test_status_and_pages_show_the_checkpoint_that_a_copy_wrote_before_anything_is_landed(
     story: Story, config: Path, sluice: Run
 ) -> None:
     at = compose(1_700_000_000_000)
@@ -181,6 +182,7 @@ def test_status_shows_the_checkpoint_that_a_copy_wrote_before_anything_is_landed
         leave_checkpoint(connection, at, consistent=True, cluster_id=story.cluster_id)
     config.write_text(config.read_text().replace("/relay", "/another"))
     assert str(at) in next(line for line in typed("status").stdout.splitlines() if line.startswith("checkpoint"))
+    assert overview(load_settings(config), patience_s=60).downstream.at_ts == at
 
 
 class Lives(BaseHTTPRequestHandler):
