@@ -30,6 +30,11 @@ class Counting:
         self._recorder.lag(max(0.0, window.lag_ms))
         self._recorder.at(window.hi)
 
+    def without_binlog(self, jobs: int) -> None:
+        """So many DDL jobs tell of rows that come without a binlog."""
+        if jobs:
+            self._recorder.count({"without_binlog": jobs})
+
     def failed(self, error: Exception) -> None:
         """Something was in the way, and is tried again or not."""
         self._recorder.count({"retries": 1, f"error.{type(error).__name__}": 1})

@@ -28,6 +28,7 @@ from etl.landing._report import LandedWindow, LandSummary, Progress, ms_since
 from etl.landing._run_limits import RunLimits, Stop
 from etl.landing._second_writes import SecondWrites
 from etl.landing._window_rows import WindowRows
+from etl.landing._without_binlog import warn_without_binlog
 from etl.landing.definitions_used import DefinitionsUsed, DefinitionUnknownError
 from etl.landing.planner import CommitsPurgedError
 from etl.landing.schema import LandingSchema, SchemaBegin, UnknownTableError, version_at
@@ -278,6 +279,7 @@ class _Loop:
         ring(self._relay.url)
         for entry in result.left_out:
             log.warning("left out as decided, for it can't be read: commit_ts %d: %s", entry["commit_ts"], entry["why"])
+        self._counting.without_binlog(warn_without_binlog(described.ddls, self._settings.filters.wants_table))
         self._start = Start(record.hi, has_windows=True)
         self._register(record.hi)
         self._say(report_of(landed, record))

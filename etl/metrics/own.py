@@ -156,6 +156,10 @@ COUNTED = (
         "sluice_other_writers", "sessions of others that were seen writing to replicated databases", (),
         lambda sight: [((), float(sight.totals.apply.counts.get("other_writers", 0)))], "counter",
     ),
+    Family(
+        "sluice_jobs_without_binlog", "DDL jobs that tell of rows that came without a binlog", (),
+        lambda sight: [((), float(sight.totals.land.counts.get("without_binlog", 0)))], "counter",
+    ),
     Family("sluice_retries", "how often landing and applying began anew", ("stage",), _by_stage("retries"), "counter"),
     Family("sluice_rows", "row changes applied by kind", ("kind",), _kinds, "counter"),
     Family(

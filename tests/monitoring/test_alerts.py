@@ -48,6 +48,7 @@ CASES: dict[str, list[Case]] = {
     "SluicePausedLong": [Case(f'sluice_part_state{{{SHOP}, part="landing", state="paused"}}', 0, 1)],
     "SluiceRetries": [Case(f'sluice_retries_total{{{SHOP}, stage="applied"}}', 0, 6, grows=True)],
     "SluiceOtherWriters": [Case(f"sluice_other_writers_total{{{SHOP}}}", 0, 1, grows=True)],
+    "SluiceRowsWithoutBinlog": [Case(f"sluice_jobs_without_binlog_total{{{SHOP}}}", 0, 1, grows=True)],
     "SluiceDecisionWaits": [Case(f"sluice_decisions_waiting{{{SHOP}}}", 0, 1)],
     "SluiceDifferences": [Case(f"sluice_verification_differences{{{SHOP}}}", 0, 2)],
     "SluiceNotVerified": [Case(f"sluice_verification_age_seconds{{{SHOP}}}", 86_400, 800_000)],
