@@ -120,8 +120,8 @@ def _written(session: MySQLSession, table: Table, schema: str, name: str) -> Tab
     computed = {
         folded(str(column))
         for (column,) in session.query(
-            "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND EXTRA"
-            " LIKE '%%GENERATED%%'",
+            "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND"
+            " COALESCE(GENERATION_EXPRESSION, '') <> ''",
             (schema, name),
         )
     }

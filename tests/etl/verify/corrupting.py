@@ -72,13 +72,13 @@ class Damager:
                     " FROM information_schema.CHECK_CONSTRAINTS"
                 )
             )
-        for schema, table, name, kind, nullable, extra, key in self._run(
-            "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, DATA_TYPE, IS_NULLABLE, EXTRA, COLUMN_KEY FROM"
-            f" information_schema.COLUMNS WHERE TABLE_SCHEMA IN ({names}) ORDER BY ORDINAL_POSITION"
+        for schema, table, name, kind, nullable, expression, key in self._run(
+            "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, DATA_TYPE, IS_NULLABLE, GENERATION_EXPRESSION, COLUMN_KEY"
+            f" FROM information_schema.COLUMNS WHERE TABLE_SCHEMA IN ({names}) ORDER BY ORDINAL_POSITION"
         ):
             is_document = (schema, table, f"json_valid(`{name.lower()}`)") in documents
             kind = "json" if is_document else _KINDS.get(kind, kind)
-            column = Column(name, kind, nullable == "YES", "GENERATED" in extra)
+            column = Column(name, kind, nullable == "YES", bool(expression))
             self.tables.setdefault((schema, table), []).append(column)
             if key == "PRI":
                 self.keys.setdefault((schema, table), []).append(name)

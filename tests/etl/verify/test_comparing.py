@@ -185,7 +185,8 @@ def test_any_table_is_equal_by_checksums_alone_and_any_one_change_is_found(
         replica_of(mariadb, Path(folder), made.table, rounded(made)) as replica,
     ):
         found = replica.compare()[made.table.full_name].found
-        assert (found.rows, found.apart, found.by_rows) == (len(made.rows), None, 0)
+        by_rows = len(made.rows) if "json" in made.kinds and mariadb.dialect.has_json_type else 0
+        assert (found.rows, found.apart, found.by_rows) == (len(made.rows), None, by_rows)
         before = contents(mariadb, made)
         corrupted(mariadb, made, data)
         differing = before - contents(mariadb, made), contents(mariadb, made) - before
