@@ -26,6 +26,7 @@ from etl.settings import Downstream, Relay, Settings, Spark, Upstream
 from etl.settings import Window as Limits
 from pump_service.cluster.notify import notify_drainers
 from relay import SKIP, Appointment, ClaimLostError, Control, Decision, Ownership, RelayLog, Window
+from relay.measures import Measures
 from tests.etl.explode.test_explode import INSERT, explode, mutation, prewrite
 from tests.etl.landing.landing_by_steps import Ground, Point, run_point
 from tests.etl.relay_from_recording import RECORDINGS, committed
@@ -109,6 +110,19 @@ def test_a_whole_recording_lands_in_windows_with_the_schemas_and_ddl_it_needs(se
     assert table["name"] == created["table_name"] and table["columns"]
     begun = [ddl for window in windows for ddl in window.ddls if ddl["type"] == 6 and ddl["schema_state"] == 1]
     assert begun and all(ddl["effect"] == {"schemas": {}, "tables": {}} for ddl in begun)
+
+
+def test_tables_that_br_restores_are_named_and_counted_once_they_are_landed(settings, expected, monkeypatch, caplog):
+    monkeypatch.setattr("etl.landing._without_binlog._BR", "")  # as if BR had made every table of the recording
+    middle = expected[0][len(expected[0]) // 3][0]
+    run_land(settings, start_ts=0, until_ts=middle, run_seconds=120)
+    relay = RelayLog.open(settings.relay.url)
+    ddls = [ddl for window in relay.windows(0) for ddl in window.ddls]
+    ddls = [ddl for ddl in ddls if ddl["type"] == 3 and ddl["schema_name"] == "shop"]
+    made = [ddl["job_id"] for ddl in ddls if ddl["table_name"] != "gt"]  # a temporary table: it has no rows
+    named = [record.getMessage() for record in caplog.records if "BR restores" in record.getMessage()]
+    assert [int(line.split()[2]) for line in named] == made and made
+    assert Measures(relay).totals().land.counts["without_binlog"] == len(made)
 
 
 def test_a_run_goes_on_where_the_one_before_ended(settings, expected):
