@@ -31,10 +31,10 @@ log = logging.getLogger("sluice.land")
 class NextChange(Protocol):
     """Find the next finished job that changes a table."""
 
-    def __call__(self, table: Table, after_version: int, found: Sequence[DdlRecord], *, comes: bool) -> Change | None:
+    def __call__(self, table: Table, after_version: int, *, comes: bool) -> Change | None:
         """Return the first behind a schema version (0: that of the table's last landed DDL); None if there is none.
 
-        `found`: the window's DDL. `comes`: TiKV has shown that there is one, so it is waited for.
+        `comes`: TiKV has shown that there is one, so it is waited for.
         """
 
 
@@ -140,7 +140,7 @@ class EarlyRows:
         state, (after_version, after_ts) = table, after
         while (early := self._first_by_others(table, state, firsts, after_ts)) is not None:
             first_ts = early.commit_ts
-            change = next_change(table, after_version, found, comes=early.comes)
+            change = next_change(table, after_version, comes=early.comes)
             if change is None or change.left is None:
                 return
             job, left = change.job, change.left

@@ -11,8 +11,7 @@ from etl.explode import DdlRecord
 from upstream import read_ddl_job
 from upstream.ddl_actions import Action
 from upstream.job import Job
-from upstream.packed_jobs import PackedJobs
-from upstream.schema import Table
+from upstream.schema import Table, parse_object
 from upstream.tikv.meta import read_raw_ddl_jobs
 
 if TYPE_CHECKING:
@@ -34,54 +33,92 @@ class Change(NamedTuple):
     left: Table | None
 
 
-class ChangesToCome:
-    """The finished jobs that aren't landed."""
+class _Known(NamedTuple):
+    """Which tables a finished job changes."""
 
-    def __init__(self, pd: PDClient, tikv: TiKVClient, known: Collection[int], wait: Callable[[float], bool]) -> None:
-        """`known`: ids of landed jobs. `wait(seconds)` sleeps and returns True if the run is to stop."""
+    schema_version: int
+    tables: frozenset[int]
+    dropped_schema: int | None
+
+    def changes(self, table: Table) -> bool:
+        """Return whether the job changes a table, or ends it."""
+        return table.id in self.tables or self.dropped_schema == table.schema_id
+
+
+class ChangesToCome:
+    """The finished jobs that aren't landed. Each is parsed once: a history may hold tens of thousands."""
+
+    def __init__(self, pd: PDClient, tikv: TiKVClient, landed: Collection[int]) -> None:
+        """`landed`: ids of jobs that were landed before."""
         self._pd = pd
         self._tikv = tikv
-        self._known = known
-        self._wait = wait
+        self._landed = landed
+        self._jobs: dict[int, _Known | None] = {}
+        """By id; None: it changed nothing."""
+        self._is_fresh = False
+
+    def begin(self) -> None:
+        """Begin a window: the history is looked at anew when it is asked about."""
+        self._is_fresh = False
 
     def first(self, table: Table, after_version: int, ddls: Sequence[DdlRecord]) -> Change | None:
         """Return the first job behind a schema version that changes a table; None without one.
 
-        `ddls`: DDL binlogs that aren't landed; their jobs may be among the known. Raises TiKVError, PDError,
+        `ddls`: the window's DDL binlogs, whose jobs may be among the landed ones. Raises TiKVError, PDError,
         HistoryError, SchemaError.
         """
-        ts = self._pd.tso()
-        raws = (read_ddl_job(self._tikv, record.job_id, ts) for record in ddls)
-        jobs = [job for raw in raws if raw is not None and (job := Job.from_json(raw)).schema_version > after_version]
-        jobs.extend(PackedJobs.of(read_raw_ddl_jobs(self._tikv, ts, self._known)).after(after_version))
-        own = [job for job in jobs if job.finished and _changes(job, table)]
-        if not own:
+        if not self._is_fresh:
+            self._look(ddls)
+        found = (
+            (known.schema_version, job_id)
+            for job_id, known in self._jobs.items()
+            if known is not None and known.schema_version > after_version and known.changes(table)
+        )
+        _, job_id = min(found, default=(0, 0))
+        raw = read_ddl_job(self._tikv, job_id, self._pd.tso()) if job_id else None
+        if raw is None:
             return None
-        job = min(own, key=lambda job: job.schema_version)
+        job = Job.from_json(raw)
         info = next((info for info in (job.table_info, *job.table_infos) if info and int(info["id"]) == table.id), None)
         return Change(job, Table.from_tidb(info, table.schema_id, table.schema_name) if info is not None else None)
 
-    def await_first(self, table: Table, after_version: int, ddls: Sequence[DdlRecord]) -> Change:
-        """Return the same, once TiDB's history has it. Raises Stopped besides."""
+    def await_first(
+        self, table: Table, after_version: int, ddls: Sequence[DdlRecord], wait: Callable[[float], bool]
+    ) -> Change:
+        """Return the same, once TiDB's history has it. `wait(seconds)` sleeps and returns True if the run is to stop.
+
+        Raises Stopped besides.
+        """
         waited, warned, pause = 0.0, 0.0, 0.02
         while (found := self.first(table, after_version, ddls)) is None:
             if waited - warned >= _WARN_EVERY_S:
                 warned = waited
                 log.warning("the schema change of %s isn't over: landing waits, %.0f s so far", table.full_name, waited)
-            if self._wait(pause):
+            if wait(pause):
                 raise Stopped(f"while waiting for the schema change of {table.full_name}")
             waited += pause
             pause = min(pause * 2, 1.0)
+            self._is_fresh = False
         return found
 
+    def _look(self, ddls: Sequence[DdlRecord]) -> None:
+        ts = self._pd.tso()
+        for record in ddls:
+            if record.job_id not in self._jobs and (raw := read_ddl_job(self._tikv, record.job_id, ts)) is not None:
+                self._jobs[record.job_id] = _known(Job.from_json(raw))
+        for job_id, data in read_raw_ddl_jobs(self._tikv, ts, self._jobs.keys() | self._landed):
+            self._jobs[job_id] = _known(Job.from_json(parse_object(data, f"DDL job {job_id}")))
+        self._is_fresh = True
 
-def _changes(job: Job, table: Table) -> bool:
-    """Return whether a job changes a table, or ends it.
+
+def _known(job: Job) -> _Known | None:
+    """Return which tables a job changes.
 
     Of several tables in one statement the job names one (RENAME TABLE, EXCHANGE PARTITION), and of a dropped database
     none.
     """
+    if not job.finished:
+        return None
     infos = (job.table_info, *job.table_infos)
-    if job.type == Action.DROP_SCHEMA:
-        return job.schema_id == table.schema_id
-    return table.id == job.table_id or any(info is not None and int(info["id"]) == table.id for info in infos)
+    tables = frozenset({job.table_id, *(int(info["id"]) for info in infos if info is not None)})
+    return _Known(job.schema_version, tables, job.schema_id if job.type == Action.DROP_SCHEMA else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -159,6 +160,7 @@ class LandingSchema:
         """Job id and schema state of each DDL binlog since the beginning."""
         self._diffs: dict[int, dict[str, Any]] = {}
         self._known_jobs = known_jobs
+        self._to_come = ChangesToCome(pd, tikv, frozenset(known_jobs))
         self._relaxed = {int(i): list(indexes) for i, indexes in (relaxed or {}).items()}
         self._early_rows = EarlyRows(pd, tikv, self._read_diff)
         self._has_landed = has_landed
@@ -324,27 +326,36 @@ class LandingSchema:
         newest = max((span.newest_version for span in spans.values()), default=0)
         self._look_through(newest, self._history.changed_at)
 
-        to_come = ChangesToCome(self._pd, self._tikv, self._known_jobs, wait)
+        self._to_come.begin()
 
-        def next_change(table: Table, after_version: int, found: Sequence[DdlRecord], *, comes: bool) -> Change | None:
-            find = to_come.await_first if comes else to_come.first
-            return find(table, after_version or self._history.changed_at.get(table.id, 0), found)
+        def next_change(table: Table, after_version: int, *, comes: bool) -> Change | None:
+            after = after_version or self._history.changed_at.get(table.id, 0)
+            return (
+                self._to_come.await_first(table, after, ddls, wait)
+                if comes
+                else self._to_come.first(table, after, ddls)
+            )
 
-        def born(table_id: int) -> tuple[Table, int, int] | None:
-            return self._born(table_id, ddls, wait)
+        @functools.cache
+        def births() -> dict[int, tuple[Table, int, int]]:
+            return self._births(ddls, wait)
 
-        return self._early_rows.in_order(ddls, spans, self._history.tables, rows, next_change, born)
+        return self._early_rows.in_order(
+            ddls, spans, self._history.tables, rows, next_change, lambda table_id: births().get(table_id)
+        )
 
-    def _born(
-        self, table_id: int, ddls: Sequence[DdlRecord], wait: Callable[[float], bool]
-    ) -> tuple[Table, int, int] | None:
-        """Return a table as the first of the window's DDL leaves it that has it, with its version and commit_ts."""
+    def _births(self, ddls: Sequence[DdlRecord], wait: Callable[[float], bool]) -> dict[int, tuple[Table, int, int]]:
+        """Return tables by id as the first of the window's DDL leaves them that has them, with its version and
+        commit_ts.
+        """
+        found: dict[int, tuple[Table, int, int]] = {}
         for record in ddls:
             job = self._job(record, wait)
-            for info in (job.table_info, *job.table_infos):
-                if job.finished and info is not None and int(info["id"]) == table_id:
-                    return Table.from_tidb(info, job.schema_id, job.schema_name), job.schema_version, record.commit_ts
-        return None
+            for info in (job.table_info, *job.table_infos) if job.finished else ():
+                if info is not None and int(info["id"]) not in found:
+                    table = Table.from_tidb(info, job.schema_id, job.schema_name)
+                    found[table.id] = table, job.schema_version, record.commit_ts
+        return found
 
     def _is_landed(self, job_id: int) -> bool:
         """Whether a job was landed before its binlog, by this process or one before."""

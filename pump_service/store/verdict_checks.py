@@ -65,6 +65,8 @@ class _Group(NamedTuple):
 class _NotAsked(SluiceError):
     """TiKV was left alone."""
 
+    transient = True
+
 
 class VerdictChecks:
     """One thread looks at them in the order in which they came."""
@@ -153,7 +155,7 @@ class VerdictChecks:
         self.contradictions += 1
         try:
             if time.monotonic() < self._ask_again_at:
-                raise _NotAsked("it didn't answer a moment ago", transient=True)
+                raise _NotAsked("it didn't answer a moment ago")
             kind, found_ts = self._resolver(start_ts, prewrite_key(prewrite))
         except SluiceError as error:
             if not error.transient:  # TiKV has dropped what it knew

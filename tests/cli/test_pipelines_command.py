@@ -46,7 +46,7 @@ def sluice(folder: Path) -> Run:
 
 
 def test_an_order_goes_to_the_pipeline_that_is_named(sluice: Run) -> None:
-    code, said, _ = sluice("pause", "apply", "--pipeline", "search")
+    code, _, said = sluice("pause", "apply", "--pipeline", "search")
     assert code == 0 and "pipeline search" in said
     paused = {name: one.settings.open_relay().control().apply_paused for name, one in pipelines().items()}
     assert paused == {"search": True, "shop": False}
