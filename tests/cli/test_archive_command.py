@@ -29,7 +29,7 @@ def said(config, *words: str, code: int = 0) -> str:
     done = CliRunner().invoke(group, ["archive", words[0], "--config", str(config), *words[1:]], standalone_mode=False)
     assert done.exception is None, done.exception
     assert (done.return_value or 0) == code
-    return done.output
+    return done.stdout if "--json" in words else done.output
 
 
 def test_with_nothing_landed_every_command_says_so(config):
