@@ -144,7 +144,8 @@ class EarlyRows:
             if change is None or change.left is None:
                 return
             job, left = change.job, change.left
-            record = next((record for record in found if record.job_id == job.id), None)
+            own = [record for record in found if record.job_id == job.id]  # a dropped column has two: the last counts
+            record = max(own, key=lambda record: record.commit_ts, default=None)
             after_version = job.schema_version
             if record is not None and record.commit_ts < first_ts:
                 state, after_ts = left, record.commit_ts

@@ -247,6 +247,19 @@ def test_a_change_is_found_for_rows_of_long_ago_although_its_columns_are_gone_by
     assert [(ddl.job_id, ddl.commit_ts) for ddl in found.ddls] == [(13, 124)]
 
 
+def test_rows_between_the_two_binlogs_of_a_dropped_column_bring_nothing_forward() -> None:
+    """TiKV still has the column there. The next change is known behind its own binlog only."""
+    jobs = [
+        *(job for job in _JOBS if job["id"] not in (12, 13)),
+        document(12, 6, 7, info(30, "t")),
+        document(13, 5, 8, info(30, "t", "a", "b", "c")),
+    ]
+    begun = DdlRecord(112, 111, 12, 1, "ALTER TABLE t DROP COLUMN a")
+    span, rows = TableSpan(2, 115, 140, 7, 8), rows_of((7, 115), (8, 140))
+    found = landing(6, jobs=jobs).resolve([begun, record(12), record(13)], {30: span}, lambda seconds: True, (), rows)
+    assert [(ddl.job_id, ddl.commit_ts) for ddl in found.ddls if ddl.effect.tables] == [(12, 120), (13, 130)]
+
+
 def test_the_binlog_of_a_change_that_rows_brought_forward_is_no_change_also_behind_a_restart() -> None:
     schema = landing(6)
     found = schema.resolve([], {30: TableSpan(1, 125, 126, 8, 8)}, lambda seconds: False)
