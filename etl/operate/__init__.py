@@ -23,7 +23,7 @@ from etl.operate.commands import (
     stopped_dags,
 )
 from etl.operate.form import ACTIONS, Form, act, order_job
-from etl.operate.looking import checkpoint_of, list_decisions, orders, registered_pumps, status
+from etl.operate.looking import checkpoint_soon, list_decisions, orders, registered_pumps, status
 from etl.operate.window_view import RowChange, decode, describe, find_window, newest, row_changes
 from upstream.tso import parse_moment
 
@@ -38,7 +38,7 @@ __all__ = [
     "RowChange",
     "accept",
     "act",
-    "checkpoint_of",
+    "checkpoint_soon",
     "decode",
     "describe",
     "find_window",

@@ -19,7 +19,7 @@ from upstream import PDClient, PDError, tso
 
 __all__ = [
     "LAND",
-    "checkpoint_of",
+    "checkpoint_soon",
     "failures",
     "held_checkpoint",
     "list_decisions",
@@ -41,7 +41,7 @@ def status(settings: Settings) -> dict[str, Any]:
     relay = settings.open_relay()
     first, last = relay.first(), relay.last()
     questions: dict[str, Callable[[], Any]] = {
-        "downstream": lambda: checkpoint_of(settings, last.cluster_id if last is not None else 0),
+        "downstream": lambda: _checkpoint_of(settings, last.cluster_id if last is not None else 0),
         "upstream": lambda: registered_pumps(settings.upstream),
     }
     asked = Parties().ask(questions, _PATIENCE_S)
@@ -64,7 +64,7 @@ def status(settings: Settings) -> dict[str, Any]:
     }
 
 
-def checkpoint_of(settings: Settings, cluster_id: int) -> Checkpoint | None:
+def _checkpoint_of(settings: Settings, cluster_id: int) -> Checkpoint | None:
     """Return the checkpoint, also the one that a copy wrote before anything was landed; `cluster_id` 0: not known."""
     if not cluster_id:
         try:
@@ -72,7 +72,7 @@ def checkpoint_of(settings: Settings, cluster_id: int) -> Checkpoint | None:
                 cluster_id = pd.cluster_id
         except PDError:
             return None  # `errors` says of the upstream that it doesn't answer
-    return _checkpoint_soon(settings.target, cluster_id)
+    return checkpoint_soon(settings.target, cluster_id)
 
 
 def _written_by(target: Target, relay: RelayLog, checkpoint: Checkpoint | None) -> str | None:
@@ -132,7 +132,7 @@ def registered_pumps(upstream: Upstream) -> list[dict[str, Any]]:
     ]
 
 
-def _checkpoint_soon(target: Target, cluster_id: int) -> Checkpoint | None:
+def checkpoint_soon(target: Target, cluster_id: int) -> Checkpoint | None:
     """The downstream's checkpoint, None if there is none; who doesn't answer within seconds isn't waited for. Raises
     CheckpointError, DownstreamError and OSError.
     """

@@ -9,7 +9,7 @@ from typing import Any
 from etl import operate
 from etl.asking import Answers, Parties
 from etl.downstream import Checkpoint
-from etl.overview.clock import upstream_ahead_ms
+from etl.overview.clock import upstream_ahead_ms, upstream_cluster_id
 from etl.overview.sizes import newest_sizes
 from etl.ownership import downstream_name
 from etl.settings import Settings
@@ -78,7 +78,8 @@ def _questions(settings: Settings, parties: Parties, patience_s: float) -> dict[
 
     def checkpoint() -> Checkpoint | None:
         last: Window | None = parties.said_by("relay", patience_s).last
-        return operate.checkpoint_of(settings, last.cluster_id if last is not None else 0)
+        cluster_id = last.cluster_id if last is not None else upstream_cluster_id(settings)
+        return operate.checkpoint_soon(settings.target, cluster_id) if cluster_id else None
 
     return {
         "relay": lambda: RelaySeen.of(settings),
