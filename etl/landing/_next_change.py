@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from errors import Signal
@@ -67,20 +67,24 @@ class ChangesToCome:
         `ddls`: the window's DDL binlogs, whose jobs may be among the landed ones. Raises TiKVError, PDError,
         HistoryError, SchemaError.
         """
+        job = next(self.all(table, after_version, ddls), None)
+        if job is None:
+            return None
+        info = next((info for info in (job.table_info, *job.table_infos) if info and int(info["id"]) == table.id), None)
+        return Change(job, Table.from_tidb(info, table.schema_id, table.schema_name) if info is not None else None)
+
+    def all(self, table: Table, after_version: int, ddls: Sequence[DdlRecord] = ()) -> Iterator[Job]:
+        """Yield all such jobs, by ascending schema version. Raises as `first`."""
         if not self._is_fresh:
             self._look(ddls)
-        found = (
+        found = sorted(
             (known.schema_version, job_id)
             for job_id, known in self._jobs.items()
             if known is not None and known.schema_version > after_version and known.changes(table)
         )
-        _, job_id = min(found, default=(0, 0))
-        raw = read_ddl_job(self._tikv, job_id, self._pd.tso()) if job_id else None
-        if raw is None:
-            return None
-        job = Job.from_json(raw)
-        info = next((info for info in (job.table_info, *job.table_infos) if info and int(info["id"]) == table.id), None)
-        return Change(job, Table.from_tidb(info, table.schema_id, table.schema_name) if info is not None else None)
+        for _, job_id in found:
+            if (raw := read_ddl_job(self._tikv, job_id, self._pd.tso())) is not None:
+                yield Job.from_json(raw)
 
     def await_first(
         self, table: Table, after_version: int, ddls: Sequence[DdlRecord], wait: Callable[[float], bool]

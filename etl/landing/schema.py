@@ -498,8 +498,8 @@ class LandingSchema:
             info = read_table_info(self._tikv, table.schema_id, table.id, self._pd.tso())
             if info is not None:
                 return info
-            jobs = PackedJobs.of(read_raw_ddl_jobs(self._tikv, self._pd.tso(), self._known_jobs))
-            for job in jobs.after(self._history.changed_at.get(table.id, 0)):
+            self._to_come.begin()
+            for job in self._to_come.all(table, self._history.changed_at.get(table.id, 0)):
                 if job.table_id == table.id and job.table_info is not None:
                     return job.table_info
             if pause is None or read_schema_version(self._tikv, self._pd.tso()) >= newest:
@@ -538,8 +538,8 @@ class LandingSchema:
         known = self._history.tables.get(table_id)
         if known is None:
             return []
-        jobs = PackedJobs.of(read_raw_ddl_jobs(self._tikv, self._pd.tso(), self._known_jobs))
-        infos = [job.table_info for job in jobs.after(self._history.changed_at.get(table_id, 0))]
+        self._to_come.begin()
+        infos = [job.table_info for job in self._to_come.all(known, self._history.changed_at.get(table_id, 0))]
         infos.append(read_table_info(self._tikv, known.schema_id, table_id, self._pd.tso()))
         own = [info for info in infos if info is not None and int(info["id"]) == table_id]
         tables = [Table.from_tidb(info, known.schema_id, known.schema_name) for info in own]
