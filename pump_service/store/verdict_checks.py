@@ -62,12 +62,6 @@ class _Group(NamedTuple):
     peer: str
 
 
-class _NotAsked(SluiceError):
-    """TiKV was left alone."""
-
-    transient = True
-
-
 class VerdictChecks:
     """One thread looks at them in the order in which they came."""
 
@@ -153,26 +147,15 @@ class VerdictChecks:
         """Whether TiKV says so, too."""
         start_ts, commit_ts = record.start_ts, record.commit_ts
         self.contradictions += 1
+        if time.monotonic() < self._ask_again_at:
+            return self._open_again(record, prewrite, peer, "it didn't answer a moment ago")
         try:
-            if time.monotonic() < self._ask_again_at:
-                raise _NotAsked("it didn't answer a moment ago")
             kind, found_ts = self._resolver(start_ts, prewrite_key(prewrite))
         except SluiceError as error:
             if not error.transient:  # TiKV has dropped what it knew
                 return self._refuse(record, peer, str(error))
-            if not isinstance(error, _NotAsked):
-                self._ask_again_at = time.monotonic() + _PAUSE_S
-            log.error(
-                "%s says that transaction %d committed at %d, which contradicts an earlier verdict, and TiKV can't be"
-                " asked (%s): readers wait until it can",
-                peer or "a client",
-                start_ts,
-                commit_ts,
-                error,
-            )
-            self._in_doubt.add(start_ts)
-            self._store.submit([Record(PREWRITE, start_ts, 0, prewrite)], _report)
-            return False
+            self._ask_again_at = time.monotonic() + _PAUSE_S
+            return self._open_again(record, prewrite, peer, str(error))
         if kind is VerdictKind.COMMITTED and found_ts == commit_ts:
             log.error(
                 "transaction %d committed at %d, TiKV says so: an earlier verdict on it was wrong, and readers may have"
@@ -186,6 +169,20 @@ class VerdictChecks:
                 [Record(COMMIT, start_ts, found_ts, encode_verdict(COMMIT, start_ts, found_ts))], _report
             )
         return self._refuse(record, peer, f"TiKV says {kind.value} ({found_ts})")
+
+    def _open_again(self, record: Record, prewrite: bytes, peer: str, why: str) -> bool:
+        """Have readers wait for TiKV's verdict, which is asked for like that on each open Prewrite."""
+        log.error(
+            "%s says that transaction %d committed at %d, which contradicts an earlier verdict, and TiKV can't be"
+            " asked (%s): readers wait until it can",
+            peer or "a client",
+            record.start_ts,
+            record.commit_ts,
+            why,
+        )
+        self._in_doubt.add(record.start_ts)
+        self._store.submit([Record(PREWRITE, record.start_ts, 0, prewrite)], _report)
+        return False
 
     def _refuse(self, record: Record, peer: str, why: str) -> bool:
         log.error(
