@@ -38,8 +38,6 @@ class _Exchanged:
     """An ordinary table that an EXCHANGE PARTITION made a partition."""
 
     job_id: int
-    commit_ts: int
-    """0: before the window."""
     ordinary: Table
     partitioned: Table
 
@@ -81,13 +79,13 @@ def check_places(
                         raise _misplaced(last, row["commit_ts"], values)
 
 
-def _exchanged(schema: RecordedSchema, moves: Iterable[PastMove]) -> dict[int, list[_Exchanged | tuple[int, int]]]:
-    """Return, by the id of each ordinary table that was exchanged, its exchanges in order.
+def _exchanged(schema: RecordedSchema, moves: Iterable[PastMove]) -> dict[int, list[tuple[int, _Exchanged | None]]]:
+    """Return, by the id of each ordinary table that was exchanged, its exchanges in order, each with its commit_ts.
 
-    A pair (job id, commit ts) stands for one by which it became an ordinary table again.
+    That is 0 before the window. None: the id became an ordinary table's again.
     """
     inside = {ddl.job_id: ddl.commit_ts for ddl in schema.ddls}
-    found: dict[int, list[_Exchanged | tuple[int, int]]] = {}
+    found: dict[int, list[tuple[int, _Exchanged | None]]] = {}
     for move in sorted(moves, key=lambda move: move.schema_version):
         if move.type != Action.EXCHANGE_PARTITION:
             continue
@@ -96,19 +94,19 @@ def _exchanged(schema: RecordedSchema, moves: Iterable[PastMove]) -> dict[int, l
         for table_id, table in move.effect.tables.items():
             before = move.before.get(table_id)
             if table is None and before is not None and partitioned is not None:
-                found.setdefault(table_id, []).append(_Exchanged(move.job_id, commit_ts, before, partitioned))
+                found.setdefault(table_id, []).append((commit_ts, _Exchanged(move.job_id, before, partitioned)))
             elif table is not None and not table.is_partitioned:
-                found.setdefault(table_id, []).append((move.job_id, commit_ts))
-    return {i: own for i, own in found.items() if any(isinstance(each, _Exchanged) for each in own)}
+                found.setdefault(table_id, []).append((commit_ts, None))
+    return {i: own for i, own in found.items() if any(each is not None for _, each in own)}
 
 
-def _last(exchanges: Sequence[_Exchanged | tuple[int, int]], commit_ts: int) -> _Exchanged | None:
+def _last(exchanges: Sequence[tuple[int, _Exchanged | None]], commit_ts: int) -> _Exchanged | None:
     """Return the exchange behind which a row was committed; None if its table was an ordinary one then."""
-    last: _Exchanged | tuple[int, int] | None = None
-    for each in exchanges:
-        if (each.commit_ts if isinstance(each, _Exchanged) else each[1]) < commit_ts:
+    last = None
+    for exchanged_ts, each in exchanges:
+        if exchanged_ts < commit_ts:
             last = each
-    return last if isinstance(last, _Exchanged) else None
+    return last
 
 
 def _written(table: Table, row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import shlex
 from collections.abc import Callable, Iterable
 
 from upstream.ddl_actions import Action
 from upstream.ddl_job import DdlJob
+from upstream.table_name import argument
 
 __all__ = ["warn_without_binlog"]
 
@@ -48,6 +48,6 @@ def _text(ddl: DdlJob, wants_table: Callable[[str, str], bool]) -> str:
     names = [t.full_name for t in tables if wants_table(t.schema_name, t.name)]
     if not names:
         return ""
-    globs = " ".join(f"--table {shlex.quote(name)}" for name in names[:_SHOWN])
+    globs = " ".join(f"--table {argument(name)}" for name in names[:_SHOWN])
     more = f", and the same for {len(names) - _SHOWN} more tables" if len(names) > _SHOWN else ""
     return f"BR restores tables whose rows are in no binlog: when it has ended, run `sluice backfill {globs}`{more}"
