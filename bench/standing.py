@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from embedded.control import ClusterControl
 from embedded.stack import Stack
 from etl.settings import Downstream, Relay, Settings, Spark, Upstream, Window
 from tests.etl.explode.test_explode import explode
+from tests.etl.filled_pumps import fill
 from tests.etl.landing.landing_by_steps import Ground, Point, run_point
 from tests.etl.relay_from_recording import RECORDINGS, committed
 from tests.etl.spark_fixture import SparkServer
@@ -48,7 +48,7 @@ def main(step: int = 1, start: int = 0) -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-standing-")))
         pumps = Stack(folder / "up")
         stack.callback(pumps.down)
-        _fill(pumps)
+        fill(pumps, RECORDINGS / "ddl")
         (folder / "spark").mkdir()
         spark = SparkServer(folder / "spark")
         stack.callback(spark.kill)
@@ -76,14 +76,6 @@ def _run(chosen: Sequence[Point], ground: Callable[[int, Point], Ground], folder
         print(f"{time.monotonic() - began:6.1f} s  {point}: {found or 'right'}", flush=True)
     print(f"{len(chosen)} points, {failures} wrong", flush=True)
     return failures
-
-
-def _fill(pumps: Stack) -> None:
-    pumps.up(["etcd", "cluster", "pump-1", "pump-2"], recording=RECORDINGS / "ddl")
-    control = ClusterControl(pumps.site().ports["cluster-control"])
-    control.replay(None, "max", "range")
-    while control.status()["state"] != "done":
-        time.sleep(0.05)
 
 
 if __name__ == "__main__":

@@ -263,3 +263,14 @@ class Story:
         self._relay.commit(
             Window(lo, self._ts, self.cluster_id, "t", 0, 1, len(rows), self._version, parts, documents, tuple(ddls))
         )
+
+
+ITEM = table(11, "item", "id int", "v int", primary="id")
+
+
+def with_item(server: MariaDBServer, folder: Path) -> Story:
+    """Return a story of the table `ITEM`, which has one row."""
+    story = Story(server, folder)
+    story.create(ITEM, "CREATE TABLE `item` (`id` int primary key, `v` int)")
+    story.insert(ITEM, {"id": 1, "v": 1})
+    return story

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import random
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 
-from embedded.control import ClusterControl
 from embedded.stack import Stack
 from errors import SluiceError
 from etl.landing import run_land
@@ -24,6 +22,7 @@ from etl.spark.errors import WorkerError
 from etl.spark.kept import KeptFunction
 from relay import RelayLog
 from tests.etl.explode.test_explode import explode
+from tests.etl.filled_pumps import fill
 from tests.etl.relay_from_recording import RECORDINGS, committed
 from upstream import EtcdClient, Registry
 
@@ -57,13 +56,7 @@ def sent(home: Path) -> Iterator[Stack]:
     """etcd, the stand-in cluster and two pumps that have taken the recording."""
     stack = Stack(home)
     try:
-        stack.up(["etcd", "cluster", *_PUMPS], recording=RECORDING)
-        control = ClusterControl(stack.site().ports["cluster-control"])
-        control.replay(None, "max", "range")
-        deadline = time.monotonic() + 120
-        while (status := control.status())["state"] != "done":
-            assert status["state"] != "failed" and time.monotonic() < deadline, status
-            time.sleep(0.05)
+        fill(stack, RECORDING, _PUMPS)
         yield stack
     finally:
         stack.down()
@@ -125,7 +118,7 @@ def _forget(stack: Stack, rng: random.Random) -> str:
         registry = Registry(etcd)
         gone = [pump.node_id for pump in registry.pumps() if pump.host.endswith(f":{port}")]
         for node_id in gone:
-            etcd.delete(f"/tidb-binlog/v1/pumps/{node_id}")
+            registry.remove_pump(node_id)
     return f"the registry forgets {name} {gone}"
 
 

@@ -15,19 +15,15 @@ from etl.settings import Apply, Downstream, File, Relay, Settings, Upstream
 from relay import SKIP, Decision, Decisions
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
-from tests.etl.story import Story, column, table
+from tests.etl.story import ITEM, Story, column, table, with_item
 
-ITEM = table(11, "item", "id int", "v int", primary="id")
 WIDE = table(11, "item", "id int", "v int", column(3, "w int"), primary="id")
 SINKS = pytest.mark.parametrize("sink", ["atomic", "parallel", "file"])
 
 
 @pytest.fixture
 def story(mariadb: MariaDBServer, tmp_path: Path) -> Story:
-    story = Story(mariadb, tmp_path)
-    story.create(ITEM, "CREATE TABLE `item` (`id` int primary key, `v` int)")
-    story.insert(ITEM, {"id": 1, "v": 1})
-    return story
+    return with_item(mariadb, tmp_path)
 
 
 def settings_of(story: Story, tmp_path: Path, sink: str) -> Settings:

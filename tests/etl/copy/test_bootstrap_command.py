@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from embedded.control import ClusterControl
 from embedded.stack import Stack
 from etl import load_settings
 from etl.apply import run_apply
@@ -24,6 +23,7 @@ from relay.jobs import PAUSE, Jobs, LeaseLostError
 from tests.cli.typed import ROOT, started, typed
 from tests.etl.copy.copying import RECORDING
 from tests.etl.copy.small_dump import small_dump
+from tests.etl.filled_pumps import fill
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import committed
@@ -40,13 +40,7 @@ def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A stand-in cluster with a pump that has the whole recording."""
     stack = Stack(tmp_path_factory.mktemp("up"))
     try:
-        stack.up(["etcd", "cluster", "pump-1"], recording=RECORDING)
-        control = ClusterControl(stack.site().ports["cluster-control"])
-        control.replay(None, "max", "range")
-        deadline = time.monotonic() + 120
-        while (status := control.status())["state"] != "done":
-            assert status["state"] != "failed" and time.monotonic() < deadline, status
-            time.sleep(0.05)
+        fill(stack, RECORDING, ["pump-1"])
         yield stack
     finally:
         stack.down()

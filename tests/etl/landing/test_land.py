@@ -16,7 +16,6 @@ import time
 import pyarrow.compute as pc
 import pytest
 
-from embedded.control import ClusterControl
 from embedded.stack import Stack
 from etl.explode import BinlogDecodeError
 from etl.landing import NoCheckpointError, _orders, run_land
@@ -28,6 +27,7 @@ from pump_service.cluster.notify import notify_drainers
 from relay import SKIP, Appointment, ClaimLostError, Control, Decision, Ownership, RelayLog, Window
 from relay.measures import Measures
 from tests.etl.explode.test_explode import INSERT, explode, mutation, prewrite
+from tests.etl.filled_pumps import fill
 from tests.etl.landing.landing_by_steps import Ground, Point, run_point
 from tests.etl.relay_from_recording import RECORDINGS, committed
 from tests.etl.stopped_work import Workshop
@@ -41,13 +41,7 @@ def upstream(tmp_path_factory):
     """etcd, the stand-in cluster and two pumps that have taken the whole recording."""
     stack = Stack(tmp_path_factory.mktemp("up"))
     try:
-        stack.up(["etcd", "cluster", "pump-1", "pump-2"], recording=RECORDING)
-        control = ClusterControl(stack.site().ports["cluster-control"])
-        control.replay(None, "max", "range")
-        deadline = time.monotonic() + 60
-        while (status := control.status())["state"] != "done":
-            assert status["state"] != "failed" and time.monotonic() < deadline, status
-            time.sleep(0.05)
+        fill(stack, RECORDING)
         yield stack
     finally:
         stack.down()

@@ -10,7 +10,6 @@ import time
 
 import pytest
 
-from embedded.control import ClusterControl
 from embedded.launch.pump import PLAIN_VARIABLE
 from embedded.stack import Stack
 from etl.explode import read_range
@@ -20,6 +19,7 @@ from etl.settings import Downstream, Relay, Settings, Spark, Upstream
 from etl.settings import Window as Limits
 from relay import RelayLog
 from tests.etl.explode.test_explode import INSERT, explode, mutation, prewrite
+from tests.etl.filled_pumps import fill
 from tests.etl.relay_from_recording import RECORDINGS, committed
 from upstream import EtcdClient, PDClient, PumpClient, PumpReadError, Registry, pb
 from upstream.schema import MAX_USER_TABLE_ID
@@ -33,13 +33,7 @@ class Site:
 
     def __init__(self, home):
         self.stack = Stack(home)
-        self.stack.up(["etcd", "cluster", "pump-1", "pump-2"], recording=RECORDING)
-        control = ClusterControl(self.stack.site().ports["cluster-control"])
-        control.replay(None, "max", "range")
-        deadline = time.monotonic() + 60
-        while (status := control.status())["state"] != "done":
-            assert status["state"] != "failed" and time.monotonic() < deadline, status
-            time.sleep(0.05)
+        fill(self.stack, RECORDING)
         self.url = f"http://127.0.0.1:{self.stack.site().ports['cluster']}"
         self.pd = PDClient(self.url, timeout_s=60)
         self.etcd = EtcdClient(self.url, timeout_s=60)

@@ -19,17 +19,12 @@ from relay import RelayLog
 from relay.measures import Measures
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
-from tests.etl.story import Story, table
-
-ITEM = table(11, "item", "id int", "v int", primary="id")
+from tests.etl.story import ITEM, Story, with_item
 
 
 @pytest.fixture
 def story(mariadb: MariaDBServer, tmp_path: Path) -> Story:
-    story = Story(mariadb, tmp_path)
-    story.create(ITEM, "CREATE TABLE `item` (`id` int primary key, `v` int)")
-    story.insert(ITEM, {"id": 1, "v": 1})
-    return story
+    return with_item(mariadb, tmp_path)
 
 
 @contextlib.contextmanager

@@ -26,11 +26,9 @@ from relay import RelayLog
 from tests.etl.apply.test_safe_mode import leave_checkpoint, read_checkpoint
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
-from tests.etl.story import Story, table
+from tests.etl.story import ITEM, Story, with_item
 from upstream import EtcdClient, NodeStatus, Registry
 from upstream.tso import compose
-
-ITEM = table(11, "item", "id int", "v int", primary="id")
 
 
 @pytest.fixture
@@ -41,10 +39,7 @@ def registry(etcd_url: str) -> Iterator[Registry]:
 
 @pytest.fixture
 def story(mariadb: MariaDBServer, tmp_path: Path) -> Story:
-    story = Story(mariadb, tmp_path)
-    story.create(ITEM, "CREATE TABLE `item` (`id` int primary key, `v` int)")
-    story.insert(ITEM, {"id": 1, "v": 1})
-    return story
+    return with_item(mariadb, tmp_path)
 
 
 @pytest.fixture

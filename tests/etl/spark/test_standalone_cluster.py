@@ -12,7 +12,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from embedded.control import ClusterControl
 from embedded.stack import Stack
 from etl.apply import BatchReport, run_apply
 from etl.landing import run_land
@@ -25,6 +24,7 @@ from etl.spark.place import Place
 from etl.spark.worker import TEXTS
 from relay import RelayLog
 from tests.embedded.cluster_harness import wait_for
+from tests.etl.filled_pumps import fill
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.snapshots import differences
@@ -94,10 +94,7 @@ def test_what_pumps_hold_is_landed_in_the_store_and_applied(
     settings = settings_of(standalone_cluster, standalone_store.url("landed"), mariadb)
     stack = Stack(tmp_path / "up")
     try:
-        stack.up(["etcd", "cluster", "pump-1", "pump-2"], recording=RECORDINGS / "ddl")
-        control = ClusterControl(stack.site().ports["cluster-control"])
-        control.replay(None, "max", "range")
-        wait_for(lambda: control.status()["state"] == "done", 240, "the recording is in the pumps")
+        fill(stack, RECORDINGS / "ddl")
         url = f"http://127.0.0.1:{stack.site().ports['cluster']}"
         settings = replace(
             settings,
