@@ -1,6 +1,6 @@
 """Looks while applying goes on whether sessions of others write to replicated databases, and warns by name.
 
-Two writers make rows differ, and neither is told. A Drainer that was taken over from can live on for minutes without a
+Two writers make rows differ, and neither notices. A Drainer that was taken over from can live on for minutes without a
 heartbeat; so can a script, or a person. A statement by hand may be meant, so it is a warning, and applying goes on.
 """
 

@@ -202,7 +202,7 @@ class _Making:
         for number, files in written.items():
             chunk = self._plan.chunks[number]
             done = done_of(files, chunk.bytes)
-            if self._is_rolled:  # told as the files came
+            if self._is_rolled:  # counted as the files came
                 done = Done(0, 0, 1, max(0, chunk.bytes - done.bytes))
             self._run.did(chunk.full_name, done)
             self._run.doing(chunk.full_name)

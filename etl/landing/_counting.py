@@ -31,7 +31,7 @@ class Counting:
         self._recorder.at(window.hi)
 
     def without_binlog(self, jobs: int) -> None:
-        """So many DDL jobs tell of rows that come without a binlog."""
+        """Count DDL jobs whose rows come without a binlog."""
         if jobs:
             self._recorder.count({"without_binlog": jobs})
 

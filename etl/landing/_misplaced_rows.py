@@ -2,7 +2,7 @@
 
 TiDB lets a transaction that began before an EXCHANGE PARTITION write to the ordinary table behind it. Its rows lie in
 the partition then, whatever their values are: TiDB doesn't check. From then on partition DDL and changes treat the row
-in another way upstream than downstream, where a row lies in the partition of its values. No binlog tells of it later,
+in another way upstream than downstream, where a row lies in the partition of its values. No later binlog shows it,
 so the transaction is named before it is landed.
 """
 

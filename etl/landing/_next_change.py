@@ -58,7 +58,7 @@ class ChangesToCome:
         self._is_fresh = False
 
     def begin(self) -> None:
-        """Begin a window: the history is looked at anew when it is asked about."""
+        """Begin a window: the next question reads the DDL history anew."""
         self._is_fresh = False
 
     def first(self, table: Table, after_version: int, ddls: Sequence[DdlRecord]) -> Change | None:

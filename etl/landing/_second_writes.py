@@ -9,7 +9,7 @@ the transaction, and changes nothing that the original hasn't changed:
     UPDATE a to b   update a to b, and the same, or insert b and delete a; first insert b, delete a if the row moves
 
 So a change is a copy if the transaction has made the row that it inserts, or has taken away the row that it removes.
-Rows are compared by all values. That can't go wrong for a clustered key. Rows without one are told apart by their
+Rows are compared by all values. That can't go wrong for a clustered key. Rows without one are distinguished by their
 hidden row id, but many versions of TiDB give the copy of an INSERT another one. Whether two equal rows of a
 transaction are two rows or a row and its copy is asked of TiKV: a copy is in another partition.
 """

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 
 class WindowRows:
-    """The rows of a window that is being landed, read anew for each question: few windows raise any."""
+    """Rows of a window that is being landed, read anew for each question: few windows need one."""
 
     def __init__(self, batches: Callable[[], Iterable[pa.RecordBatch]] = lambda: ()) -> None:
         """`batches`: gives the window's changes, in RELAY_SCHEMA, each part in ascending commit_ts."""

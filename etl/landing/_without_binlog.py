@@ -1,4 +1,4 @@
-"""DDL jobs that tell of rows that come without a binlog: a restore by BR, an import by Lightning, FLASHBACK CLUSTER."""
+"""DDL jobs whose rows come without a binlog: a restore by BR, an import by Lightning, FLASHBACK CLUSTER."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LIGHTNING = ("lightning_task_info", "lightning_metadata")
 
 
 def warn_without_binlog(ddls: Iterable[DdlJob], wants_table: Callable[[str, str], bool]) -> int:
-    """Warn of each job of wanted tables that tells of rows without a binlog; return how many there are.
+    """Warn of each job of wanted tables whose rows come without a binlog; return how many there are.
 
     `wants_table`: asked with a schema and a table.
     """

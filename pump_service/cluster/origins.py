@@ -50,7 +50,7 @@ class Origin:
 
 
 _LOCAL = Origin("")
-"""Whoever is at the other end of a Unix socket: never gone."""
+"""The client at the other end of a Unix socket: never gone."""
 
 
 class Origins:
@@ -83,7 +83,7 @@ class Origins:
         return Origin(_plain(ip))
 
     def sent(self, records: Sequence[Record], origin: Origin | None) -> bool:
-        """Note that the connection gives these records; None if nobody knows where they come from. Returns whether
+        """Note that the connection gives these records; None: not known. Returns whether
         all verdicts among them are the first ones on Prewrites that came since the pump began.
         """
         of = self._of
