@@ -1,1 +1,1 @@
-"""Benchmarks: `sluice bench` runs them; the method is in docs/performance.md."""
+"""Benchmarks: `sluice bench` runs them; the method is in docs/how-to/measure.md."""

@@ -2,7 +2,8 @@
 standalone cluster, and archiving it.
 
 A machine with two cores is no faster with more than two workers. So what counts is CPU time, by process, and which of
-it belongs to processes that there is one of: from both follows how far it grows (docs/scale.md). Each figure is printed
+it belongs to processes that there is one of: from both follows how far it grows
+(docs/explanation/scale.md). Each figure is printed
 for every run; repeat it on a busy machine.
 
     python -m bench.scale --pumps 1 --pumps 2 --pumps 4 --workers 1 --workers 2 --workers 4 --changes 400000

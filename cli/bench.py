@@ -25,7 +25,8 @@ _JSON = click.option(
 
 @click.group("bench")
 def command() -> None:
-    """Measure on this machine. Each benchmark starts a stack of its own on empty data and stops it; docs/performance.md
+    """Measure on this machine. Each benchmark starts a stack of its own on empty data and stops it;
+    docs/how-to/measure.md
     says what is measured and how to compare."""
 
 

@@ -1,7 +1,7 @@
 """What the server at the other end is and can do, told from its version and a few of its variables.
 
 MariaDB 10.11 and MySQL 9.7 are run by the tests. MySQL 5.7, 8.0 and 8.4 are by their documentation, TiDB by what was
-measured on 6.6: every line of docs/operations.md, "Which servers", is a field here. Nothing else asks for a product's
+measured on 6.6: every line of docs/reference/servers.md, is a field here. Nothing else asks for a product's
 name.
 """
 

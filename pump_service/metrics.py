@@ -1,4 +1,4 @@
-"""Prometheus metrics under the original's names. See `/metrics`, and the table in docs/operations.md."""
+"""Prometheus metrics under the original's names. See `/metrics`, and the table in docs/reference/pump.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rooms import each other only in the direction that docs/architecture.md gives, and by their doors."""
+"""The rooms import each other only in the direction that docs/explanation/architecture.md gives, and by their doors."""
 
 import ast
 import functools

@@ -142,7 +142,7 @@ def test_what_the_wheel_puts_beside_peoples_own_packages_is_what_the_documents_n
     with zipfile.ZipFile(wheel) as file:
         tops = {name.split("/", 1)[0] for name in file.namelist()} - {f"sluice-{VERSION}.dist-info"}
     said = re.search(
-        r"The package's modules are (.*?), at the top", (ROOT / "docs/install.md").read_text("utf-8"), re.S
+        r"The package's modules are (.*?), at the top", (ROOT / "docs/how-to/install.md").read_text("utf-8"), re.S
     )
     assert said is not None
     assert tops == set(re.findall("`([a-z_]+)`", said[1]))

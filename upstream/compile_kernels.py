@@ -74,7 +74,7 @@ def warning(failed: dict[str, str]) -> str:
     return "\n".join(
         (
             "setup: WARNING: kernels are not compiled: their slow pure-Python versions run, up to 12 times slower.",
-            "setup:   No figure of docs/performance.md holds for this installation.",
+            "setup:   No figure of docs/reference/performance/index.md holds for this installation.",
             *(f"setup:   {reason} ({', '.join(kernels)})" for reason, kernels in kernels_by_reason.items()),
             f"setup:   As root: apt-get install --no-install-recommends {needed}; then: bin/setup --force",
             "",

@@ -5,7 +5,7 @@
 Machines differ by a factor of three from day to day, and a benchmark's figures with them; their shares of what the
 machine does by itself in the same minutes differ far less. All parts take their figures in turns, five rounds of half a
 second each, on the disk of the state folder. Median, least and most of the rounds are printed, and kept as JSON beside
-what `sluice bench` keeps. docs/performance.md says which figure is the limit of which stage.
+what `sluice bench` keeps. docs/reference/performance/limits.md says which figure is the limit of which stage.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 -- What Sluice's user needs for the stand-in's traffic and recordings. For databases of your own: `sluice grants`, see
--- "Rights" in docs/operations.md.
+-- "Rights" in docs/reference/servers.md.
 GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, REFERENCES, CREATE TEMPORARY TABLES, CREATE VIEW, SHOW VIEW ON `Edges`.* TO 'sluice'@'%';
 GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, REFERENCES, CREATE TEMPORARY TABLES, CREATE VIEW, SHOW VIEW ON `bank`.* TO 'sluice'@'%';
 GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, REFERENCES, CREATE TEMPORARY TABLES, CREATE VIEW, SHOW VIEW ON `conv`.* TO 'sluice'@'%';

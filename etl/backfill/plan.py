@@ -23,7 +23,7 @@ from upstream.table_name import fits, full_name
 KEYLESS_BYTES = 64 << 20
 """A table without a key is one chunk, for which applying waits: larger ones are refused."""
 _ROWS_PER_S = 10_000
-"""What to expect where no rate is given; docs/performance.md has measured more."""
+"""What to expect where no rate is given; docs/reference/performance/jobs.md has measured more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from upstream.table_name import fits, full_name
 
 _LARGE_CHUNK_BYTES = 128 << 20
 _RATE = 30_000_000
-"""Bytes/s that two cores copy, MariaDB among them; see docs/performance.md."""
+"""Bytes/s that two cores copy, MariaDB among them; see docs/reference/performance/jobs.md."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """What the writing relies on in a session: each variable is set, and looked at afterwards. What can't be had is named.
 
-docs/operations.md, "Which servers, and what they must be like", is this list for people.
+docs/reference/servers.md, is this list for people.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The lake: the archive's changes as typed Parquet, for people's queries. See docs/query-the-past.md."""
+"""The lake: the archive's changes as typed Parquet, for people's queries. See docs/how-to/query-the-past.md."""
 
 from etl.lake._types import LakeColumn, lake_columns
 from etl.lake.live import live_files, remove_superseded

@@ -15,7 +15,7 @@ KIND = "restore"
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds, on two cores that MariaDB has a part of; see docs/performance.md."""
+    """Seconds, on two cores that MariaDB has a part of; see docs/reference/performance/jobs.md."""
 
     a_row: float = 1.5e-6
     """Of the base, with its indexes."""

@@ -34,7 +34,7 @@ class UnfitWorkerError(RequestError):
 
     way_out = (
         "give Spark's workers the same Python and packages as Airflow's: the same image, or a packed environment in"
-        " [spark] environment (docs/scale.md)"
+        " [spark] environment (docs/how-to/spark-on-a-cluster.md)"
     )
 
 

@@ -1,4 +1,7 @@
-"""The pump's store: durable records in, transactions in commit order out. See docs/architecture.md for its promises."""
+"""The pump's store: durable records in, transactions in commit order out.
+
+docs/explanation/architecture.md has its promises.
+"""
 
 from pump_service.store.errors import (
     CorruptRecordError,

@@ -33,7 +33,7 @@ class ChangedError(MachineError, OSError):
 class UnknownConditionError(SluiceError, OSError):
     """The store doesn't know the condition."""
 
-    way_out = "use a store with conditional PUTs, see docs/object-stores.md"
+    way_out = "use a store with conditional PUTs, see docs/how-to/object-stores.md"
 
 
 def told(url: str, what: str, error: Exception) -> OSError:

@@ -2,7 +2,7 @@
 
 A file of at most one block is created in one request, under the store's own condition. A larger one goes up in parts,
 a few of them in memory at a time; it is published when it ends, and taken back when it is given up. (A process that is
-killed leaves its parts behind: a rule of the bucket's removes them, see docs/object-stores.md.)
+killed leaves its parts behind: a rule of the bucket's removes them, see docs/how-to/object-stores.md.)
 """
 
 from __future__ import annotations

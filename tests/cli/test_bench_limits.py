@@ -15,7 +15,7 @@ from bench.limits import __main__ as limits
 from bench.limits.processor import decoded
 from bench.pump_load import CASES
 
-PERFORMANCE = Path(__file__).parents[2] / "docs" / "performance.md"
+PERFORMANCE = Path(__file__).parents[2] / "docs" / "how-to" / "measure.md"
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What the command ends with, as `sluice --help` and docs/operations.md say."""
+"""What the command ends with, as `sluice --help` and docs/reference/commands.md say."""
 
 import re
 import subprocess
@@ -98,6 +98,6 @@ def test_4_a_damaged_relay_log_names_its_way_out(sluice, config):
 def test_the_codes_are_in_the_help_and_in_the_manual(sluice):
     told = re.findall(r"^ +(\d+) {2,}(\w.*)$", sluice.typed("--help").stdout, re.MULTILINE)
     assert [int(code) for code, _ in told] == [0, 1, 2, 3, 4, 130]
-    manual = (ROOT / "docs" / "operations.md").read_text()
+    manual = (ROOT / "docs" / "reference" / "commands.md").read_text()
     for code, _ in told:
         assert re.search(rf"^\| {code} \|", manual, re.MULTILINE), code

@@ -52,7 +52,7 @@ class Tried:
 
 def given() -> list[str]:
     """The lines after a prompt, in their order."""
-    texts = [(ROOT / "docs" / page).read_text(encoding="utf-8") for page in PAGES]
+    texts = [(ROOT / "docs" / "how-to" / page).read_text(encoding="utf-8") for page in PAGES]
     return [line for text in texts for line in re.findall(r"^    \$ (.*)$", text, re.MULTILINE)]
 
 

@@ -26,12 +26,12 @@ MARIADB = Dialect.of("10.11.0-MariaDB")
 AS_ROOT = ("--user=root",) if os.geteuid() == 0 else ()
 """MariaDB's programs refuse to run as root unless they are given its name, and refuse the name to anybody else."""
 _KEEP = {"mysql", "information_schema", "performance_schema", "sys"}
-_OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+_SERVERS = Path(__file__).parents[2] / "docs" / "reference" / "servers.md"
 
 
 def documented_grants() -> list[str]:
-    """Return the statements that docs/operations.md gives to operators, for `sluice` and all databases of the tests."""
-    text = _OPERATIONS.read_text(encoding="utf-8")
+    """Return the statements of docs/reference/servers.md for operators, for `sluice` and all databases of the tests."""
+    text = _SERVERS.read_text(encoding="utf-8")
     statements = re.findall(r"^    (GRANT [^;]* TO sluice);", text, re.MULTILINE)
     assert len(statements) == 2
     return [" ".join(statement.split()).replace("`shop`.*", "*.*") for statement in statements]

@@ -17,8 +17,8 @@ from cli import group
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "monitoring" / "rules.yml"
-OPERATIONS = ROOT / "docs" / "operations.md"
-RUNBOOK = ROOT / "docs" / "monitoring.md"
+PUMP = ROOT / "docs" / "reference" / "pump.md"
+RUNBOOK = ROOT / "docs" / "how-to" / "runbook" / "alerts.md"
 MINUTES = 80
 """Of each of three phases: all is well, it isn't, and it is again."""
 SHOP = 'pipeline="shop"'
@@ -155,7 +155,7 @@ def test_every_alert_is_tried() -> None:
 
 def pump_metrics() -> list[tuple[set[str], set[str]]]:
     """Return what each row of the table "Metrics of a pump" names: metrics without prefix, and alerts."""
-    table = OPERATIONS.read_text().split("### Metrics of a pump\n", 1)[1].split("\n### ", 1)[0]
+    table = PUMP.read_text().split("## Metrics of a pump\n", 1)[1].split("\n## ", 1)[0]
     rows = [re.split(r" ?\| ?", line.strip("| ")) for line in table.splitlines() if line.startswith("| `")]
     found = []
     for metric, *_, alert in (row if len(row) == 3 else [*row, ""] for row in rows):
@@ -195,9 +195,9 @@ def test_each_alert_says_how_grave_it_is_and_has_an_entry_in_the_runbook_that_sa
 ) -> None:
     alert = rule["alert"]
     assert rule["labels"]["severity"] in ("critical", "warning")
-    assert rule["annotations"]["runbook"] == f"monitoring.md#{alert.lower()}"
-    entry = re.search(rf"^#### {alert}\n(.*?)(?=^#|\Z)", RUNBOOK.read_text(), re.DOTALL | re.MULTILINE)
-    assert entry, f"docs/monitoring.md has no entry {alert}"
+    assert rule["annotations"]["runbook"] == f"how-to/runbook/alerts.md#{alert.lower()}"
+    entry = re.search(rf"^### {alert}\n(.*?)(?=^#|\Z)", RUNBOOK.read_text(), re.DOTALL | re.MULTILINE)
+    assert entry, f"docs/how-to/runbook/alerts.md has no entry {alert}"
     assert "`" in entry[1], "it says nothing to type"
 
 

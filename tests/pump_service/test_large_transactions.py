@@ -20,7 +20,7 @@ from upstream.rpc import CHANNEL_OPTIONS
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 GIB = 1 << 30
 TAKING, HANDING_OUT, PULLING = 2.2, 3.2, 3.2
-"""Peaks of the pump's memory, as shares of the transaction's size: docs/sizing.md."""
+"""Peaks of the pump's memory, as shares of the transaction's size: docs/how-to/size-a-deployment.md."""
 BESIDE = 400 << 20
 """Bytes that the pump takes in any case."""
 

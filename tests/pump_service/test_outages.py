@@ -1,6 +1,6 @@
 """What the pump does while something it needs is away: real processes, stopped or killed.
 
-docs/operations.md, "What the pump does when …", says the same in words.
+docs/reference/pump.md, "What the pump does when …", says the same in words.
 """
 
 from __future__ import annotations

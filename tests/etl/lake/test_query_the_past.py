@@ -1,4 +1,4 @@
-"""The examples of docs/query-the-past.md, typed as they stand there."""
+"""The examples of docs/how-to/query-the-past.md, typed as they stand there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.etl.lake.told_lake import ToldLake
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.story import table
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "query-the-past.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "how-to" / "query-the-past.md").read_text(encoding="utf-8")
 ACCOUNT = replace(
     table(41, "account", "id int not null", "owner varchar(20)", "balance decimal(12,2)", "opened date", primary="id"),
     schema_name="shop",

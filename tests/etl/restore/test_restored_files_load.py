@@ -15,7 +15,7 @@ from tests.etl.restore.restoring import archived, restore_files, settings_of
 from tests.etl.story import Story, column, table
 from upstream.column_types import FLAG_AUTO_INCREMENT
 
-_DOCUMENT = Path(__file__).parents[3] / "docs" / "restore-tables.md"
+_DOCUMENT = Path(__file__).parents[3] / "docs" / "how-to" / "restore-tables.md"
 _LONG = b"it's\\\r\n\0\x1a\"," * 300_000
 """3 MB, more than a statement has, with all that needs escapes."""
 ODD = replace(
