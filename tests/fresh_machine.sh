@@ -46,7 +46,7 @@ make_root() {
     [ -z "${FRESH_APT_SOURCES:-}" ] || { rm -f "$ROOT/etc/apt/sources.list"; cp "$FRESH_APT_SOURCES" "$ROOT/etc/apt/sources.list.d/"; }
     printf '#!/bin/sh\nexit 101\n' >"$ROOT/usr/sbin/policy-rc.d" # as in a container: packages' services aren't started
     chmod +x "$ROOT/usr/sbin/policy-rc.d"
-    printf '127.0.0.1 localhost\n::1 localhost\n' >"$ROOT/etc/hosts"
+    printf '127.0.0.1 localhost\n::1 localhost\n127.0.1.1 %s\n' "$(hostname)" >"$ROOT/etc/hosts" # as Debian's installer writes it
     local file
     for file in /etc/resolv.conf /etc/pip.conf /etc/uv/uv.toml; do
         if [ -e "$file" ]; then mkdir -p "$ROOT${file%/*}"; cp -L "$file" "$ROOT$file"; fi

@@ -88,11 +88,17 @@ def _add(found: WindowRange, window: Window, ends: tuple[int, int], filters: Fil
         if table_id not in born:
             found.begun.setdefault(table_id, table)
     for ddl in schema.ddls:
+        if ddl.commit_ts <= ends[0]:  # its tables are there when the range begins, in the middle of the window
+            for table_id, table in ddl.effect.tables.items():
+                if table is not None and _wants(filters, table):
+                    wanted = True
+                    found.tables[table.full_name] = found.begun[table_id] = table
+            continue
         tables = [t for t in (*ddl.effect.tables.values(), *(schema.tables.get(i) for i in ddl.effect.tables)) if t]
         names = any(filters.wants_schema(s.name) for s in ddl.effect.schemas.values() if s)
         names = names or any(_wants(filters, table) for table in tables)
         born.update(i for i in ddl.effect.tables if i not in found.begun)
-        if names and ends[0] < ddl.commit_ts <= ends[1]:
+        if names and ddl.commit_ts <= ends[1]:
             wanted = True
             found.ddls.append(ddl)
             for table in tables:
