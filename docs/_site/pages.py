@@ -11,7 +11,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md"}
-_LINK = re.compile(r"(!?)\[([^\]\n]+)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]+)?\)")
+_LINK = re.compile(r"(!?)\[([^\]]+)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]+)?\)")
 
 _MENTION = re.compile(r"(?<!\]\()(?<![\[`\w/])docs/((?:[\w-]+/)*([\w-]+)\.md)\b")
 
