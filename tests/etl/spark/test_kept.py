@@ -196,7 +196,9 @@ def test_a_new_claim_isnt_refused_for_the_one_before(unreached: KeptFunction, *,
 
 @pytest.fixture
 def mortal(spark_server: SparkServer) -> Iterator[SparkServer]:
-    """The server, which a test may kill."""
+    """Give the server, running, to a test that may kill it."""
+    if not spark_server.is_running:
+        spark_server.start()
     yield spark_server
     if not spark_server.is_running:
         spark_server.start()
