@@ -34,7 +34,7 @@ class MadeTables:
     """What a copy makes downstream beside rows. Every method raises DdlError, DownstreamError."""
 
     indexes_after_bytes = 32 << 20
-    """Of a table from this size on secondary indexes are made after its rows; see docs/decisions.md."""
+    """Tables from this size on get secondary indexes after their rows: docs/decisions/0117-indexes-after-rows.md."""
 
     def __init__(self, session: MySQLSession, rules: tuple[Filter, Routes], plan: CopyPlan, asked: Asked) -> None:
         self._session = session

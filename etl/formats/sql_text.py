@@ -171,7 +171,7 @@ def _is_broken(value: bytes | None) -> bool:
 def number_text(array: pa.Array) -> pa.LargeStringArray:
     """Integers and floats as text. It reads back as the same value, but for FLOATs that TiDB itself shows with six
     digits only (below 1e-15, from 1e15 on): what TiDB's result sets say is what the downstream gets
-    (docs/decisions.md).
+    (docs/decisions/0066-float-shown-with-six-digits.md).
     """
     if not pa.types.is_float32(array.type):
         return array.cast(pa.large_string())

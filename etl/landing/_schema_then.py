@@ -43,7 +43,7 @@ class SchemaThen:
         """Return the schema after all jobs through `version` but those with the ids `early`.
 
         Raises as `at`. A job can have a version below `version` and a binlog that comes later, see
-        docs/decisions.md.
+        docs/decisions/0039-ddl-order-of-binlogs.md.
         """
         jobs = PackedJobs.of(read_raw_ddl_jobs(self._tikv, self._ts))
         history = self._empty()

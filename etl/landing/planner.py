@@ -134,7 +134,7 @@ class Planner:
 
     def _plan(self, lo: int, *, empty_now: bool) -> Plan | None:
         # One below a timestamp that is landing's own: nothing is ever committed right behind the window, so that a DDL
-        # has room before the first row of the next (see docs/decisions.md).
+        # has room before the first row of the next (see docs/decisions/0040-multi-schema-change.md).
         fresh_ts = self._tso() - 1
         self._seen = fresh_ts, time.monotonic()
         if fresh_ts <= lo:
