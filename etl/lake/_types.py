@@ -1,4 +1,4 @@
-"""The type that a column has in the lake, and its values in it. docs/how-to/query-the-past.md has the table.
+"""The type that a column has in the lake, and its values in it. docs/reference/lake.md has the table.
 
 A value that its type can't hold (a zero date, bytes that aren't text) is null there, and stands as text in `_exact`.
 """
