@@ -46,7 +46,7 @@ SAMPLES: dict[str, object] = {
     "[syncer.to] retention-time": 7,
     "[syncer.to.checkpoint] security": {"ssl-ca": "x"},
 }
-"""A value of each setting that isn't text; of those that are refused for a value, that one."""
+"""A value of each setting that isn't text; of those that are rejected for a value, that one."""
 _OF_KAFKA = ("kafka-addrs", "kafka-client-id", "topic-name", "kafka-max-message-size")
 KINDS = {"dir": "file", "retention-time": "file", **dict.fromkeys(_OF_KAFKA, "kafka")}
 """The downstream that a setting is for, where that isn't mysql."""
@@ -163,11 +163,11 @@ def test_what_the_table_gives_for_a_setting_of_a_drainer_is_what_becomes_of_it(s
     here, path = lines_in("drainer.toml")[setting], tmp_path / "drainer.toml"
     path.write_text(written(setting, SAMPLES.get(setting, "some")))
     key = setting.split(" ")[-1]
-    if "refused when it is needed" in here:
+    if "rejected when it is needed" in here:
         with pytest.raises(drainer_toml.DrainerSettingsError, match=key):
             drainer_toml.drainer_password(path)
         return
-    if "refused" in here and "else no effect" not in here:
+    if "rejected" in here and "else no effect" not in here:
         with pytest.raises(drainer_toml.DrainerSettingsError, match=key.removeprefix("dest-")):
             drainer_toml.read_drainer(path)
         return
