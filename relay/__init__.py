@@ -1,6 +1,6 @@
 """The relay log: immutable parts with row changes and the manifest of landed windows.
 
-Everything the downstream ever gets is written here first. See docs/explanation/architecture.md, "The relay log".
+Everything the downstream ever gets is written here first. See docs/reference/files-on-disk.md.
 """
 
 from relay.appointments import Agenda, Appointment, AppointmentExistsError, Appointments, Load, Mending, Ready, Void

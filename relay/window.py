@@ -37,7 +37,7 @@ class Window:
     tables: Mapping[str, Any] = field(default_factory=dict)
     """Table id (decimal string) to the table as of lo, for every table whose rows are inside and that existed then."""
     ddls: tuple[Mapping[str, Any], ...] = ()
-    """Ascending commit_ts; see docs/explanation/architecture.md."""
+    """Ascending commit_ts; see docs/reference/files-on-disk.md."""
     truncated_tables: tuple[int, ...] = ()
     """Ids with rows inside that belong to tables truncated before: these rows are to be dropped."""
     timings_ms: Mapping[str, Any] = field(default_factory=dict)

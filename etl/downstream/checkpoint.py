@@ -10,7 +10,7 @@ once a Drainer writes it; `"sluice": {"process": token}` is renewed by every pro
 `"sluice": {"ddl": {...}}` stands there while a DDL statement is being executed downstream, `"sluice": {"flight":
 {...}}` while several sessions write what comes after commitTS, `"sluice": {"safe-until": ts}` while changes through
 that commit timestamp may be downstream already, left there by a Drainer that wasn't stopped in good order. The protocol
-is in docs/explanation/architecture.md, "The checkpoint row".
+is in docs/explanation/exactly-once.md.
 """
 
 from __future__ import annotations

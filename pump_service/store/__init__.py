@@ -1,6 +1,6 @@
 """The pump's store: durable records in, transactions in commit order out.
 
-docs/explanation/architecture.md has its promises.
+docs/explanation/no-loss.md has its promises.
 """
 
 from pump_service.store.errors import (

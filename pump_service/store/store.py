@@ -193,7 +193,7 @@ class Store:
         It sends a mark behind everything written so far; where something was held back, or the index has time, this
         thread writes and indexes it, which the time-out doesn't count. Once everything before the mark has its verdict,
         max_commit_ts is at least `ts`. PD must have been asked for `ts` before this call (see
-        docs/explanation/architecture.md), or it would hide commits.
+        docs/explanation/no-loss.md), or it would hide commits.
         """
         if self.max_commit_ts < ts:
             self._writer.mark(ts)
