@@ -25,14 +25,15 @@ RUN apt-get update \
 COPY bench ./bench
 COPY cli ./cli
 COPY dags ./dags
-COPY embedded ./embedded
-COPY errors ./errors
+COPY devstack ./devstack
 COPY etl ./etl
 COPY expectations ./expectations
 COPY plugins ./plugins
 COPY pump_service ./pump_service
 COPY relay ./relay
-COPY upstream ./upstream
+COPY sluice ./sluice
+COPY tidb ./tidb
+COPY errors.py ./
 RUN SLUICE_COMPILED=1 uv build --quiet --wheel --out-dir /dist
 
 FROM build AS build-pump
@@ -66,7 +67,7 @@ FROM runtime AS pump
 COPY --from=build-pump /opt/venv /opt/venv
 EXPOSE 8250
 HEALTHCHECK --interval=15s --timeout=15s --start-period=3m --retries=4 CMD ["python", "-m", "deploy.start.healthy", "pump", "http://127.0.0.1:8250"]
-CMD ["python", "-m", "pump_service"]
+CMD ["python", "-m", "sluice.pump_service"]
 
 FROM runtime AS airflow
 COPY --from=build-without-spark /opt/venv /opt/venv

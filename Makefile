@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON := .venv/bin/python
 SLUICE := .venv/bin/sluice
-DOWNSTREAM_TESTS := tests/etl/downstream tests/etl/sinks tests/etl/ddl tests/etl/verify tests/etl/apply
+DOWNSTREAM_TESTS := tests/etl/downstream tests/etl/verify tests/etl/apply
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -33,7 +33,7 @@ lint: setup ## ruff (form and rules) and mypy
 	@$(PYTHON) -m mypy
 
 spark-classes: setup ## make Spark start in half the time: an archive of its classes in .venv (190 MB), once
-	@$(PYTHON) -m embedded.launch.class_archive
+	@$(PYTHON) -m sluice.devstack.launch.class_archive
 
 test: lint spark-classes ## lint, types and the quick tests: what to run after a change, 10 minutes at most
 	@$(PYTHON) -m tests.flaky -m 'not slow' --hypothesis-profile quick
@@ -61,7 +61,7 @@ wheel: setup ## the package in dist/, and the versions of others it was tested w
 	@rm -rf dist
 	@$(PYTHON) -m hatchling build -t wheel -d dist
 	@.venv/uv/bin/uv export --quiet --frozen --no-default-groups --no-emit-project -o dist/requirements.txt
-	@$(PYTHON) -m zipfile -e dist/sluice-*.whl dist/unpacked && mv dist/unpacked/embedded/constraints.txt dist/ && rm -rf dist/unpacked
+	@$(PYTHON) -m zipfile -e dist/sluice-*.whl dist/unpacked && mv dist/unpacked/sluice/devstack/constraints.txt dist/ && rm -rf dist/unpacked
 
 tarball: setup ## a pump as a TiUP package in dist/, for machines with a Python and nothing else
 	@$(PYTHON) -m deploy.tiup dist && rm -rf dist/pump

@@ -18,7 +18,7 @@ pytest_plugins = (
     "tests.etl.spark.standalone_fixture",
     "tests.etl.spark_fixture",
     "tests.object_store.fixture",
-    "tests.upstream.etcd_fixture",
+    "tests.tidb.etcd_fixture",
 )
 
 # How fast a machine draws and runs an example says nothing about the code.
@@ -33,7 +33,7 @@ def _generate_messages() -> None:
     upstream = Path(__file__).parent / "upstream"
     made = max((path.stat().st_mtime_ns for path in (upstream / "_pb").glob("*_pb2.py")), default=0)
     if any(path.stat().st_mtime_ns > made for path in (upstream / "proto").glob("*.proto")):
-        subprocess.run([sys.executable, "-m", "upstream.genproto"], cwd=upstream.parent, check=True)
+        subprocess.run([sys.executable, "-m", "sluice.tidb.genproto"], cwd=upstream.parent, check=True)
 
 
 if "PYTEST_XDIST_WORKER" not in os.environ:

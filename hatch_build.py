@@ -15,20 +15,20 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 RECORDING = "tests/recordings/shop"
-"""What `sluice run` and `sluice up` play unless told otherwise. The wheel has it as ``embedded/recordings/shop``."""
+"""What `sluice run` and `sluice up` play unless told otherwise. The wheel has it as ``devstack/recordings/shop``."""
 OF_A_RECORDING = ("recording.json", "binlogs.bin.gz", "tikv-meta.jsonl.gz", "snapshots.json", "snapshots")
 """What is played and compared of it; the rest is for tests."""
 
 
 class SluiceBuildHook(BuildHookInterface):
-    """Runs upstream/genproto.py, by file, because the package itself isn't importable while it is being built."""
+    """Runs tidb/genproto.py, by file, because the package itself isn't importable while it is being built."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         root = Path(self.root)
-        upstream = root / "upstream"
-        _module_at(upstream / "genproto.py").generate(upstream)
+        tidb = root / "tidb"
+        _module_at(tidb / "genproto.py").generate(tidb)
         if self.target_name == "wheel" and version == "standard":
             self._add_to_wheel(root, build_data["force_include"])
             if os.environ.get("SLUICE_COMPILED") == "1":
@@ -37,22 +37,22 @@ class SluiceBuildHook(BuildHookInterface):
     def _add_to_wheel(self, root: Path, included: dict[str, str]) -> None:
         if (root / RECORDING).is_dir():  # an image is built without
             for name in OF_A_RECORDING:
-                included[str(root / RECORDING / name)] = f"embedded/recordings/shop/{name}"
+                included[str(root / RECORDING / name)] = f"sluice/devstack/recordings/shop/{name}"
         self._scratch = tempfile.TemporaryDirectory()
-        included[str(root / "airflow.cfg")] = "embedded/airflow.cfg"
+        included[str(root / "airflow.cfg")] = "sluice/devstack/airflow.cfg"
         constraints = Path(self._scratch.name) / "constraints.txt"
         constraints.write_text(tested_versions((root / "uv.lock").read_text(encoding="utf-8")), encoding="utf-8")
-        included[str(constraints)] = "embedded/constraints.txt"
+        included[str(constraints)] = "sluice/devstack/constraints.txt"
 
     def _add_kernels(self, root: Path, build_data: dict[str, Any]) -> None:
         """The wheel is one for machines of this kind only, and has the compiled kernels."""
-        compiling = _module_at(root / "upstream" / "compile_kernels.py")
+        compiling = _module_at(root / "tidb" / "compile_kernels.py")
         for kernel in compiling.KERNELS:
             compiled = Path(self._scratch.name) / kernel.replace("/", ".")
             failure = compiling.build(root / kernel / compiling.SOURCE, compiled)
             if failure:
                 raise RuntimeError(f"SLUICE_COMPILED=1, but {kernel} can't be compiled: {failure}")
-            build_data["force_include"][str(compiled)] = f"{kernel}/{compiling.NAME}"
+            build_data["force_include"][str(compiled)] = f"sluice/{kernel}/{compiling.NAME}"
         build_data["pure_python"] = False
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["tag"] = f"cp311-abi3-{platform}"

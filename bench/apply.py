@@ -2,7 +2,7 @@
 default durability.
 
 The whole recording is sent to the pumps while the pipeline is paused, and its traffic some times more if
-it is sysbench's (`bench.backlog.again`); then all of it is landed, in windows of at most 1,000
+it is sysbench's (`sluice.bench.backlog.again`); then all of it is landed, in windows of at most 1,000
 transactions, while applying is still paused; then it is applied with the default limits, and the checkpoint is watched.
 Each rate is that of the row changes between the first window (checkpoint) and the last: the first, which pays for
 warming up, is left out. CPU time is that of every process meanwhile, which is what to compare on a busy machine. At the
@@ -21,18 +21,18 @@ from typing import Any
 
 import psutil
 
-from bench import backlog
-from bench.memory import Peak
-from bench.processes import cpu_s, replicating
-from embedded import LOOPBACK, Stack, replay
-from embedded.compare import compare
-from embedded.control import AirflowClient, ClusterControl
-from embedded.launch import PUMP_NAMES, connect
-from embedded.run import fresh_stack, wait_pipeline
-from embedded.state import StackError
-from embedded.view import CheckpointTrace, View
-from relay import Control, RelayLog
-from upstream import PDClient
+from sluice.bench import backlog
+from sluice.bench.memory import Peak
+from sluice.bench.processes import cpu_s, replicating
+from sluice.devstack import LOOPBACK, Stack, replay
+from sluice.devstack.compare import compare
+from sluice.devstack.control import AirflowClient, ClusterControl
+from sluice.devstack.launch import PUMP_NAMES, connect
+from sluice.devstack.progress_view import CheckpointTrace, ProgressView
+from sluice.devstack.run import fresh_stack, wait_pipeline
+from sluice.devstack.state import StackError
+from sluice.relay import Control, RelayLog
+from sluice.tidb import PDClient
 
 RECORDING = "bench/recordings/sysbench"
 SETTINGS = "\n[window]\nmax-transactions = 1000\n"
@@ -83,7 +83,7 @@ def measure(stack: Stack, directory: Path, repeated: int, report: Callable[[str]
             target = _send_again(stack, more)
         report("sent; landing")
         relay.change_control(lambda _: Control(apply_paused=True))
-        view = View(site)
+        view = ProgressView(site)
         trace = CheckpointTrace(site, interval_s=0.01)
         with contextlib.closing(view), Peak(lambda: _rss(stack)) as peak:
             _wait(lambda: _landed(view, target), stack, "landed")
@@ -123,7 +123,7 @@ def _rss(stack: Stack) -> dict[str, int]:
     }
 
 
-def _landed(view: View, target: int) -> bool:
+def _landed(view: ProgressView, target: int) -> bool:
     window = view.progress().window
     return window is not None and window[1] >= target
 

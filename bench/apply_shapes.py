@@ -1,4 +1,5 @@
-"""How fast traffic of other shapes than sysbench's is applied (`bench.shapes`), from a relay log into MariaDB at its
+"""How fast traffic of other shapes than sysbench's is applied (`sluice.bench.shapes`), from a relay log into MariaDB at
+its
 default durability.
 
 Nothing else runs: windows are prepared in this process, one batch ahead of the one that is written, as without Spark.
@@ -16,19 +17,19 @@ from dataclasses import dataclass, field, replace
 import psutil
 import pyarrow as pa
 
-from bench.far_proxy import FarProxy
-from bench.shapes import SCHEMA, SHAPES, History, groups, history
-from embedded import Stack
-from embedded.launch import Site, connect, drop_everything
-from embedded.repository import recording_folder
-from etl.apply import BatchReport, prepare_options, run_apply
-from etl.ddl import create_table
-from etl.dialect import Dialect
-from etl.prepare import prepare
-from etl.settings import Relay, Settings, load_settings
-from relay import PART_SCHEMA, RelayLog, Window
-from upstream import tso
-from upstream.schema import Table
+from sluice.bench.far_proxy import FarProxy
+from sluice.bench.shapes import SCHEMA, SHAPES, History, groups, history
+from sluice.devstack import Stack
+from sluice.devstack.launch import StackPaths, connect, drop_everything
+from sluice.devstack.repository import recording_folder
+from sluice.etl.apply import BatchReport, prepare_options, run_apply
+from sluice.etl.changes.dialect import Dialect
+from sluice.etl.changes.planning import prepare
+from sluice.etl.downstream.ddl import create_table
+from sluice.etl.settings import Relay, Settings, load_settings
+from sluice.relay import PART_SCHEMA, RelayLog, WindowRecord
+from sluice.tidb import tso
+from sluice.tidb.schema import Table
 
 RECORDED = "shop"
 """The shape that is a recording's traffic."""
@@ -125,7 +126,7 @@ def landed(made: History, url: str, window: int) -> tuple[RelayLog, int]:
             part = relay.write_part(lo, hi, "bench", 0, [pa.RecordBatch.from_arrays(columns, schema=PART_SCHEMA)])
             assert part is not None
             tables = {str(table.id): table.to_json() for changes in chosen for table, _, _ in changes}
-            relay.commit(Window(lo, hi, 7, "bench", 0, len(chosen), len(rows), 1, (part,), tables))
+            relay.commit(WindowRecord(lo, hi, 7, "bench", 0, len(chosen), len(rows), 1, (part,), tables))
             lo = hi
         filled_ts = filled_ts if which else lo
     return relay, filled_ts
@@ -136,11 +137,11 @@ def _tables(made: History) -> list[Table]:
     return list(found.values())
 
 
-def _create_tables(site: Site, made: History) -> None:
+def _create_tables(site: StackPaths, made: History) -> None:
     with connect(site) as database, database.cursor() as cursor:
         cursor.execute("SELECT VERSION()")
         ((version,),) = cursor.fetchall()
-        dialect = Dialect.of(str(version))
+        dialect = Dialect.from_version(str(version))
         cursor.execute(f"CREATE DATABASE `{SCHEMA}`")
         for table in _tables(made):
             cursor.execute(create_table(table, dialect)[0])
@@ -183,7 +184,7 @@ def _apply(
     return result
 
 
-def _differences(site: Site, made: History) -> int:
+def _differences(site: StackPaths, made: History) -> int:
     with connect(site) as database, database.cursor() as cursor:
         wrong = 0
         for name, count in made.counts.items():

@@ -2,8 +2,8 @@
 
 etcd, the stand-in cluster, two pumps and Spark run; nothing else. The recording is landed and archived first, which
 says how large it becomes, and warms Spark up. Then its traffic is landed again and again, each time with other digits
-in its texts, until the backlog is as large as asked for, and archived by `etl.archive` in this process. CPU time is
-that of every process meanwhile, memory the largest resident set seen.
+in its texts, until the backlog is as large as asked for, and archived by `sluice.etl.history.archive` in this process.
+CPU time is that of every process meanwhile, memory the largest resident set seen.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bench import backlog
-from bench.land import PATIENCE_S, landed_recording
-from bench.processes import SparkProcesses
-from embedded import Stack
-from etl.archive import ArchiveSummary, archive_through
-from etl.landing import run_land
+from sluice.bench import backlog
+from sluice.bench.land import PATIENCE_S, landed_recording
+from sluice.bench.processes import SparkProcesses
+from sluice.devstack import Stack
+from sluice.etl.history.archive import ArchiveSummary, archive_through
+from sluice.etl.landing import run_land
 
 CHANGES = 2_000_000
 

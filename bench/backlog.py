@@ -15,12 +15,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from embedded.recording import Recording
-from pump_service.lane import LaneClient
-from upstream import pb, tso
-from upstream.binlog_kinds import PREWRITE
-from upstream.codec.varint import encode_uvarint
-from upstream.rpc import open_channel
+from sluice.devstack.recording import Recording
+from sluice.pump_service.grpc_fastpath import FastPathClient
+from sluice.tidb import pb, tso
+from sluice.tidb.binlog_kinds import PREWRITE
+from sluice.tidb.codec.varint import encode_uvarint
+from sluice.tidb.rpc import open_channel
 
 _MAX_PAYLOAD = 15_000  # one frame of the lane's client
 _GROUP = 256
@@ -119,7 +119,7 @@ def write(
         lanes = []
         for address in pumps:
             host, port = address.rsplit(":", 1)
-            lanes.append(stack.enter_context(contextlib.closing(LaneClient(host, int(port)))))
+            lanes.append(stack.enter_context(contextlib.closing(FastPathClient(host, int(port)))))
         for lane in itertools.cycle(lanes):
             group: list[bytes] = []
             while len(group) < _GROUP and changes > 0:
@@ -145,7 +145,7 @@ def _commit(start: int, commit: int) -> bytes:
     return b"\x08\x01\x10" + encode_uvarint(start) + b"\x18" + encode_uvarint(commit)
 
 
-def _send(lane: LaneClient, head: bytes, payloads: Iterator[bytes]) -> int:
+def _send(lane: FastPathClient, head: bytes, payloads: Iterator[bytes]) -> int:
     """The bytes of the payloads, which the pump has synced."""
     calls = list(payloads)
     waiting = set(lane.send([head + encode_uvarint(len(payload)) + payload for payload in calls]))

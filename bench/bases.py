@@ -1,9 +1,9 @@
 """How fast a base is made from a dump and from the downstream, and loaded into a database.
 
-MariaDB at its default durability and Spark run, nothing else. The dump of `bench.copy` becomes a base by Spark's
+MariaDB at its default durability and Spark run, nothing else. The dump of `sluice.bench.copy` becomes a base by Spark's
 workers, the base is loaded into an empty MariaDB, and that, with the checkpoint which it has then, is read back by
-sessions with snapshots. Rates are of the rows in memory (`BaseFile.row_bytes`), about the bytes of their text. CPU time
-is that of every process meanwhile: on a busy machine that is what to compare.
+sessions with snapshots. Rates are of the rows in memory (`SnapshotFile.row_bytes`), about the bytes of their text. CPU
+time is that of every process meanwhile: on a busy machine that is what to compare.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from pathlib import Path
 
 import psutil
 
-from bench.copy import POSITION, TABLE, write_dump
-from bench.processes import SparkProcesses
-from embedded import Stack
-from embedded.launch import drop_everything
-from etl.base.chunk_writer import TIMEOUT_S, WriteChunks, Written
-from etl.base.downstream_reader import DownstreamSnapshot
-from etl.base.downstream_rows import DownstreamTable
-from etl.base.from_downstream import read_stripes, stripes_of
-from etl.base.from_source import SourceRows
-from etl.base.plan import BasePlan, plan_of_source, with_files
-from etl.copy.base_source import BaseSource
-from etl.copy.bootstrap import Bootstrap
-from etl.copy.definitions import Definitions
-from etl.copy.dumpling import DumplingFolder
-from etl.copy.loads import SparkLoads
-from etl.settings import Relay, Settings, load_settings
-from etl.spark.calls import SparkCalls
-from etl.spark.place import Place
-from relay.archive import Archive, Base, BaseFile, Making, base_id
-from upstream.schema import Schema
+from sluice.bench.copy import POSITION, TABLE, write_dump
+from sluice.bench.processes import SparkProcesses
+from sluice.devstack import Stack
+from sluice.devstack.launch import drop_everything
+from sluice.etl.copy.bootstrap import BootstrapPlanner
+from sluice.etl.copy.definitions import SourceSchema
+from sluice.etl.copy.dumpling import DumplingFolder
+from sluice.etl.copy.snapshot_source import SnapshotSource
+from sluice.etl.copy.spark_loads import SparkLoadMaker
+from sluice.etl.history.snapshots.chunk_writer import WRITE_TIMEOUT_S, WriteChunks, WrittenFiles
+from sluice.etl.history.snapshots.consistent_reader import ConsistentReader
+from sluice.etl.history.snapshots.downstream_rows import DownstreamTable
+from sluice.etl.history.snapshots.from_downstream import plan_ranges, write_ranges
+from sluice.etl.history.snapshots.from_source import SourceRowsWriter
+from sluice.etl.history.snapshots.plan import SnapshotPlan, plan_of_source, with_files
+from sluice.etl.settings import Relay, Settings, load_settings
+from sluice.etl.spark.job_calls import JobCalls
+from sluice.etl.spark.session_target import SessionTarget
+from sluice.relay.archive import Archive, ArchiveSnapshot, PendingSnapshot, SnapshotFile, snapshot_id
+from sluice.tidb.schema import Schema
 
 __all__ = ["ROWS", "BaseRate", "measure"]
 
@@ -44,7 +44,7 @@ ROWS = 1_000_000
 _WARM_UP_ROWS = 50_000
 _CLUSTER = 1
 _SESSIONS = 2
-_KNOWN = Definitions(POSITION, 1, (Schema(3, "sbtest", "utf8mb4", "utf8mb4_bin"),), (TABLE,))
+_KNOWN = SourceSchema(POSITION, 1, (Schema(3, "sbtest", "utf8mb4", "utf8mb4_bin"),), (TABLE,))
 
 
 @dataclass(slots=True)
@@ -103,31 +103,33 @@ class _Run:
         self._into_database(settings, base)
         self._from_downstream(settings)
 
-    def _from_dump(self, settings: Settings, dump: Path) -> Base:
+    def _from_dump(self, settings: Settings, dump: Path) -> ArchiveSnapshot:
         source = DumplingFolder.open(str(dump))
         archive = Archive.open(settings.archive_url)
-        plan: BasePlan = plan_of_source(base_id(POSITION, "bench"), source, _KNOWN, _CLUSTER, {})
-        archive.bases.begin(plan.base, Making("bench"))
+        plan: SnapshotPlan = plan_of_source(snapshot_id(POSITION, "bench"), source, _KNOWN, _CLUSTER, {})
+        archive.bases.begin(plan.base, PendingSnapshot("bench"))
         function = WriteChunks(dict(source.spec()), settings.archive_url)
-        calls = SparkCalls(Place(settings.spark, "base", settings.relay.url), function, TIMEOUT_S)
+        calls = JobCalls(SessionTarget(settings.spark, "base", settings.relay.url), function, WRITE_TIMEOUT_S)
         calls.connect()
-        done: Written = {}
+        done: WrittenFiles = {}
         with self._measured("from a dump") as result:
-            for written in SourceRows(plan, archive.storage).write(calls, _SESSIONS, {}, lambda: True):
+            for written in SourceRowsWriter(plan, archive.storage).write(calls, _SESSIONS, {}, lambda: True):
                 done |= written
             tables = with_files(plan, done)
             base = archive.bases.publish(
-                Base(plan.base, POSITION, 1, _CLUSTER, time.time_ns() // 10**6, "bench", plan.schemas, tables)
+                ArchiveSnapshot(
+                    plan.base, POSITION, 1, _CLUSTER, time.time_ns() // 10**6, "bench", plan.schemas, tables
+                )
             )
             _count(result, [file for table in tables for file in table.files])
         calls.close()
         return base
 
-    def _into_database(self, settings: Settings, base: Base) -> None:
-        source = BaseSource.of(settings.archive_url, base)
-        bootstrap = Bootstrap(settings, source, _KNOWN, _CLUSTER)
+    def _into_database(self, settings: Settings, base: ArchiveSnapshot) -> None:
+        source = SnapshotSource.from_snapshot(settings.archive_url, base)
+        bootstrap = BootstrapPlanner(settings, source, _KNOWN, _CLUSTER)
         bootstrap.indexes_after_bytes = 0
-        make = SparkLoads(Place(settings.spark, "copy", settings.relay.url), source.spec())
+        make = SparkLoadMaker(SessionTarget(settings.spark, "copy", settings.relay.url), source.spec())
         with self._measured("a base into a database, with the secondary index") as result:
             bootstrap.run(make)
             _count(result, [file for table in base.tables for file in table.files])
@@ -137,9 +139,9 @@ class _Run:
         storage = Archive.open(settings.archive_url).storage
         place = DownstreamTable(TABLE, TABLE.schema_name, TABLE.name)
         with self._measured("from the downstream") as result:
-            with DownstreamSnapshot.open(settings.downstream, _CLUSTER, _SESSIONS) as snapshot:
-                stripes = stripes_of(snapshot, [(place, 1 << 30)])
-                found = list(read_stripes(snapshot, stripes, storage, "bases/back", lambda: True))
+            with ConsistentReader.open(settings.downstream, _CLUSTER, _SESSIONS) as snapshot:
+                stripes = plan_ranges(snapshot, [(place, 1 << 30)])
+                found = list(write_ranges(snapshot, stripes, storage, "bases/back", lambda: True))
             _count(result, [file for _, files in found for file in files])
 
     @contextmanager
@@ -152,7 +154,7 @@ class _Run:
         self.results.append(result)
 
 
-def _count(result: BaseRate, files: list[BaseFile]) -> None:
+def _count(result: BaseRate, files: list[SnapshotFile]) -> None:
     result.rows = sum(file.rows for file in files)
     result.row_bytes = sum(file.row_bytes for file in files)
     result.file_bytes = sum(file.bytes for file in files)

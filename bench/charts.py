@@ -1,4 +1,4 @@
-"""What `bench.endurance` found, as a picture: one panel a figure over the same hours, kills as marks below them."""
+"""Draw what `sluice.bench.endurance` found: one panel a figure over the same hours, with kills as marks below."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Two versions side by side: what `sluice bench` wrote of each, in as many runs as there are.
 
-    python -m bench.compare BEFORE AFTER [--only REGEX]
+    python -m sluice.bench.compare BEFORE AFTER [--only REGEX]
 
 BEFORE and AFTER are each a file of results or a folder with those of several runs. For each figure: its median and
 range before and after, the ratio of the medians, and whether that is more than the runs of one version differ among
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.results import shown
+from sluice.bench.results import shown
 
 _NAMES = ("case", "what", "form", "name")  # by which an item of a list is known
 

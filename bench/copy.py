@@ -1,10 +1,11 @@
 """How fast a Dumpling folder becomes a replica, and what limits it.
 
 MariaDB at its default durability and Spark run, nothing else. A dump of one table of sysbench's shape is written (190
-bytes a row, random text, one secondary index), and copied by `etl.copy` in this process with the default settings,
-into an empty database; a small one before it, which warms Spark up. Rates are of the whole, from the first table to the
-checkpoint, and of the rows alone. CPU time is that of every process meanwhile: on a busy machine that is what to
-compare. What limits is told by how long sessions waited for rows that Spark was reading, and how long they wrote.
+bytes a row, random text, one secondary index), and copied by `sluice.etl.copy` in this process with the default
+settings, into an empty database; a small one before it, which warms Spark up. Rates are of the whole, from the first
+table to the checkpoint, and of the rows alone. CPU time is that of every process meanwhile: on a busy machine that is
+what to compare. What limits is told by how long sessions waited for rows that Spark was reading, and how long they
+wrote.
 
 `measure_making` leaves the database out: Spark makes the same loads as files, which are removed unread, with one worker
 at a time and with two.
@@ -24,20 +25,20 @@ from typing import Any
 
 import psutil
 
-from bench.processes import SparkProcesses
-from embedded import Stack
-from embedded.launch import drop_everything
-from etl.copy.bootstrap import Bootstrap
-from etl.copy.bootstrap_run import Progress
-from etl.copy.definitions import Definitions
-from etl.copy.dumpling import DumplingFolder
-from etl.copy.loads import SparkLoads
-from etl.copy.source import Chunk
-from etl.settings import Relay, Settings, load_settings
-from etl.spark.place import Place
-from upstream import tso
-from upstream.column_types import CHAR, FLAG_NOT_NULL, FLAG_PRIMARY_KEY, INT
-from upstream.schema import Column, Index, Schema, Table
+from sluice.bench.processes import SparkProcesses
+from sluice.devstack import Stack
+from sluice.devstack.launch import drop_everything
+from sluice.etl.copy.bootstrap import BootstrapPlanner
+from sluice.etl.copy.bootstrap_run import CopyProgressCounts
+from sluice.etl.copy.definitions import SourceSchema
+from sluice.etl.copy.dumpling import DumplingFolder
+from sluice.etl.copy.source import SourceChunk
+from sluice.etl.copy.spark_loads import SparkLoadMaker
+from sluice.etl.settings import Relay, Settings, load_settings
+from sluice.etl.spark.session_target import SessionTarget
+from sluice.tidb import tso
+from sluice.tidb.column_types import CHAR, FLAG_NOT_NULL, FLAG_PRIMARY_KEY, INT
+from sluice.tidb.schema import Column, Index, Schema, Table
 
 ROWS = 1_000_000
 _WARM_UP_ROWS = 100_000
@@ -135,7 +136,7 @@ def measure_making(
         server = load_settings(stack.home / "sluice.toml").spark
         write_dump(folder / "dump", form, rows)
         source = DumplingFolder.open(str(folder / "dump"))
-        make = SparkLoads(Place(server, "copy", (folder / "relay").as_uri()), source.spec())
+        make = SparkLoadMaker(SessionTarget(server, "copy", (folder / "relay").as_uri()), source.spec())
         results = []
         for number in (max(workers), *workers):  # the first one warms up
             report(f"making loads, workers: {number}")
@@ -147,13 +148,13 @@ def measure_making(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _make(stack: Stack, source: DumplingFolder, make: SparkLoads, workers: int) -> MakingResult:
+def _make(stack: Stack, source: DumplingFolder, make: SparkLoadMaker, workers: int) -> MakingResult:
     chunks = source.chunks(TABLE)
     processes = SparkProcesses(stack)
     before, began = processes.cpu(), time.monotonic()
     watch = processes.peak()
 
-    def one(chunk: Chunk) -> int:
+    def one(chunk: SourceChunk) -> int:
         loads = make.files(chunk, TABLE, secrets.token_hex(4))
         make.discard(loads)
         return sum(load.rows for load in loads)
@@ -198,14 +199,14 @@ def _copy(stack: Stack, settings: Settings, dump: Path, way: tuple[str, str, int
     relay = dump.parent / f"relay-{number}"
     settings = Settings(settings.upstream, Relay(relay.as_uri()), settings.downstream, spark=settings.spark)
     source = DumplingFolder.open(str(dump))
-    made = Definitions(POSITION, 1, (Schema(3, "sbtest", "utf8mb4", "utf8mb4_bin"),), (TABLE,))
-    bootstrap = Bootstrap(settings, source, made, 1)
+    made = SourceSchema(POSITION, 1, (Schema(3, "sbtest", "utf8mb4", "utf8mb4_bin"),), (TABLE,))
+    bootstrap = BootstrapPlanner(settings, source, made, 1)
     bootstrap.indexes_after_bytes = 0 if indexes == "after" else 1 << 60
     result = CopyResult(form, indexes)
     processes = _Processes(stack)
-    make = SparkLoads(Place(settings.spark, "copy", settings.relay.url), source.spec())
+    make = SparkLoadMaker(SessionTarget(settings.spark, "copy", settings.relay.url), source.spec())
 
-    def progressed(progress: Progress) -> None:
+    def progressed(progress: CopyProgressCounts) -> None:
         if progress.chunks == progress.chunks_in_all and not result.rows_seconds:
             result.rows_seconds = round(time.monotonic() - progress.began_s, 3)
             result.waited_s, result.written_s = round(progress.waited_s, 3), round(progress.written_s, 3)

@@ -1,6 +1,6 @@
 """How long landing takes to know the schema when it begins, by how many DDL jobs TiDB has ever had.
 
-    python -m bench.ddl_history [--jobs 1000 --jobs 10000 --jobs 100000] [--tables 1000]
+    python -m sluice.bench.ddl_history [--jobs 1000 --jobs 10000 --jobs 100000] [--tables 1000]
 
 The jobs, of tables with the columns of a recorded one, are in the stand-in cluster's TiKV and come by gRPC. For each
 number of jobs: once from all of them, and once from the schema that was kept then. Seconds by the clock, in which the
@@ -21,15 +21,15 @@ from typing import Any
 
 import click
 
-from embedded import Stack
-from embedded.recording import Recording
-from embedded.repository import recording_folder
-from etl.landing.schema import LandingSchema, SchemaBegin
-from relay.schema_snapshots import SchemaSnapshots
-from relay.storage import open_storage
-from upstream import PDClient, TiKVClient
-from upstream.ddl_actions import Action
-from upstream.tikv.meta import hash_prefix, history_job_key, string_key
+from sluice.devstack import Stack
+from sluice.devstack.recording import Recording
+from sluice.devstack.repository import recording_folder
+from sluice.etl.landing.schema import InitialSchema, LandingSchema
+from sluice.relay.schema_snapshots import SchemaSnapshots
+from sluice.relay.storage import open_storage
+from sluice.tidb import PDClient, TiKVClient
+from sluice.tidb.ddl_actions import Action
+from sluice.tidb.tikv.meta import hash_prefix, history_job_key, string_key
 
 _RECORDING = "tests/recordings/shop"
 _FIRST_ID = 1_000_000
@@ -79,7 +79,7 @@ def _begin(url: str, version: int, relay: str, into: Any) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with PDClient([url]) as pd, TiKVClient(pd, timeout_s=120) as tikv:
         began, cpu = time.perf_counter(), time.process_time()
-        LandingSchema.load(pd, tikv, SchemaBegin(version, None, snapshots), "true")
+        LandingSchema.load(pd, tikv, InitialSchema(version, None, snapshots), "true")
         took, used = time.perf_counter() - began, time.process_time() - cpu
     more = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     into.send([("s", took), ("CPU s", used), ("MiB more", more)])

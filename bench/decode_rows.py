@@ -1,6 +1,6 @@
 """Rows decoded per second of one core: of a recording's tables, and of a made-up table with a column of every type.
 
-usage: python -m bench.decode_rows [RECORDING] [--rows N] [--batch N] [--kinds]
+usage: python -m sluice.bench.decode_rows [RECORDING] [--rows N] [--batch N] [--kinds]
 
 Every table's rows are repeated to N of each kind, then decoded in batches on one core, best of three, in CPU time. The
 recording is a folder with `binlogs.bin.gz` and `tikv-meta.jsonl.gz`; without one, the table of every type is decoded,
@@ -17,10 +17,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from upstream import column_types
-from upstream.history import SchemaHistory
-from upstream.job import Job
-from upstream.rows import (
+from sluice.tidb import column_types
+from sluice.tidb.history import SchemaHistory
+from sluice.tidb.job import DdlHistoryJob
+from sluice.tidb.rows import (
     DecodeStats,
     decode_deletes,
     decode_inserts,
@@ -29,7 +29,7 @@ from upstream.rows import (
     encode_insert,
     encode_update,
 )
-from upstream.schema import Column, Table
+from sluice.tidb.schema import Column, Table
 
 _DECODERS = {"insert": decode_inserts, "update": decode_updates, "delete": decode_deletes}
 _TEXT = {"charset": "utf8mb4", "collate": "utf8mb4_bin"}
@@ -136,9 +136,11 @@ def of_every_type(count: int, *, apart: bool) -> Iterator[tuple[Table, str, list
 
 def of_recording(folder: pathlib.Path) -> Iterator[tuple[Table, str, list[bytes]]]:
     """The same of a recording."""
-    from tests.upstream import recorded
+    from tests.tidb import recorded
 
-    history = SchemaHistory.from_jobs(Job.from_json(j) for j in recorded.meta(folder.name, folder.parent)[0].values())
+    history = SchemaHistory.from_jobs(
+        DdlHistoryJob.from_json(j) for j in recorded.meta(folder.name, folder.parent)[0].values()
+    )
     found: dict[tuple[int, str], list[bytes]] = {}
     for message in recorded.transactions(folder.name, folder.parent):
         for mutation in recorded.value_of(message).mutations if message.prewrite_value else ():

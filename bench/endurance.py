@@ -1,11 +1,11 @@
 """Hours of steady traffic with DDL and kills: do rate, lag, memory and files stay what they are?
 
-    python -m bench.endurance [--hours 2] [--rate 500] [--kill-every 60] [--ddl-every 60] [--mode atomic]
+    python -m sluice.bench.endurance [--hours 2] [--rate 500] [--kill-every 60] [--ddl-every 60] [--mode atomic]
                               [--seed 1] [--home FOLDER] [--picture FILE.svg]
 
 The whole stack with Airflow and live traffic: every so often a column is added to one of many tables, and something is
-killed with -9 (`bench.soak.VICTIMS`) and started again as a supervisor would. Windows and archive are kept for an hour,
-the least there is, binlogs for twenty minutes, so in the second hour as much goes as comes. Every ten seconds:
+killed with -9 (`sluice.bench.soak.VICTIMS`) and started again as a supervisor would. Windows and archive are kept for
+an hour, the least there is, binlogs for twenty minutes, so in the second hour as much goes as comes. Every ten seconds:
 transactions that became visible downstream and how late, memory of each kind of process, files and bytes of each store.
 In the end both sides are compared row by row, and every transaction's own row must be there once. Keeps one JSON
 document like all benchmarks, and draws the picture. The exit code is 1 if anything differs.
@@ -29,19 +29,19 @@ from typing import Any
 import psutil
 import pymysql
 
-from bench import charts, results, soak
-from bench.processes import replicating
-from embedded import Stack
-from embedded.control import AirflowClient, ClusterControl, Unreachable
-from embedded.launch import LOOPBACK, PUMP_NAMES, Site, connect
-from embedded.launch.pump import GC_VARIABLE
-from embedded.repository import default_home
-from embedded.run import fresh_stack, wait_pipeline
-from embedded.state import StackError
-from embedded.verification import verify
-from embedded.view import View
-from embedded.viewer import Viewer
-from upstream import tso
+from sluice.bench import charts, results, soak
+from sluice.bench.processes import replicating
+from sluice.devstack import Stack
+from sluice.devstack.control import AirflowClient, ClusterControl, Unreachable
+from sluice.devstack.launch import LOOPBACK, PUMP_NAMES, StackPaths, connect
+from sluice.devstack.launch.pump import GC_VARIABLE
+from sluice.devstack.observer import Observer
+from sluice.devstack.progress_view import ProgressView
+from sluice.devstack.repository import default_home
+from sluice.devstack.run import fresh_stack, wait_pipeline
+from sluice.devstack.state import StackError
+from sluice.devstack.verification import verify
+from sluice.tidb import tso
 
 DATABASE, TABLES = "sluice_load", 20
 TRAFFIC = {"transactions": None, "rows": 4, "tables": TABLES, "updates": 0.5, "deletes": 0.24, "database": DATABASE}
@@ -107,7 +107,7 @@ class Endured:
 class _Arrivals(threading.Thread):
     """Notes when each transaction's row was visible downstream, over a connection that comes back when MariaDB does."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: StackPaths) -> None:
         super().__init__(name="arrivals", daemon=True)
         self._site = site
         self._over = threading.Event()
@@ -374,7 +374,7 @@ def _say(report: Callable[[str], None], done: Endured, sample: Sample) -> None:
 def _wait_applied(stack: Stack, control: ClusterControl) -> None:
     """Raises StackError if what was committed isn't downstream in time."""
     newest = control.status()["newest_commit_ts"]
-    view = View(stack.site())
+    view = ProgressView(stack.site())
     deadline = time.monotonic() + _COMES_S
     try:
         while (view.checkpoint.read() or 0) < newest:
@@ -395,7 +395,7 @@ def _judge(stack: Stack, done: Endured, report: Callable[[str], None]) -> None:
     wanted = (done.transactions, 1, done.transactions)
     if found != wanted:
         done.wrong.append(f"rows, first and last transaction downstream are {found}, committed were {wanted}")
-    compared = verify(site, Viewer(report, lambda *_: None, lambda *_: None))
+    compared = verify(site, Observer(report, lambda *_: None, lambda *_: None))
     done.compared = f"{len(compared.tables)} tables, {compared.rows:,} rows, {compared.differences} differences"
     if not compared.equal:
         done.wrong.append(f"{done.compared}; job {compared.job}")

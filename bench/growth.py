@@ -1,6 +1,6 @@
 """Whether a change costs more where there is ten times as much: windows, tables, columns, bytes a row, DDL jobs.
 
-    python -m bench.growth [windows] [tables] [columns] [rows] [ddl]
+    python -m sluice.bench.growth [windows] [tables] [columns] [rows] [ddl]
 
 Each figure is taken in a process of its own, at one size and at ten times that, in turns. CPU time (user and system)
 of the best of some runs, so that other work on the machine counts little; seconds by the clock where a start is
@@ -24,18 +24,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from bench.results import document, keep
-from etl.explode import Exploder
-from etl.landing.schema import LandingSchema
-from etl.prepare import BatchDocument, PrepareOptions, WindowDocument, prepare
-from relay import DELETE, INSERT, UPDATE, Part, RelayLog, Window
-from relay.window import hour_of
-from upstream import column_types as types
-from upstream import pb, tso
-from upstream.history import SchemaHistory
-from upstream.rows import encode_delete, encode_insert, encode_update
-from upstream.schema import Column, Table
-from upstream.window_schema import WINDOW_SCHEMA
+from sluice.bench.results import document, keep
+from sluice.etl.changes.planning import BatchPayload, PrepareOptions, WindowPayload, prepare
+from sluice.etl.landing.extract import RowExtractor
+from sluice.etl.landing.schema import LandingSchema
+from sluice.relay import DELETE, INSERT, UPDATE, Part, RelayLog, WindowRecord
+from sluice.relay.window import hour_of
+from sluice.tidb import column_types as types
+from sluice.tidb import pb, tso
+from sluice.tidb.history import SchemaHistory
+from sluice.tidb.rows import encode_delete, encode_insert, encode_update
+from sluice.tidb.schema import Column, Table
+from sluice.tidb.window_schema import WINDOW_SCHEMA
 
 _FIRST_TS = tso.compose(1_790_000_000_000)
 _TEXT: dict[str, Any] = {"charset": "utf8mb4", "collate": "utf8mb4_bin"}
@@ -82,7 +82,7 @@ def _write_windows(folder: Path, count: int) -> list[int]:
         parts = (Part(path, 9, 3, 1, 0, lo + 1, lo + step),) if number >= with_parts else ()
         for part in parts:
             (folder / part.path).write_bytes(b"x")
-        window = Window(lo, lo + step, 7, "bench", 0, 3, 9, 1, parts, {"1": table}, timings_ms={"plan": 1.0})
+        window = WindowRecord(lo, lo + step, 7, "bench", 0, 3, 9, 1, parts, {"1": table}, timings_ms={"plan": 1.0})
         (folder / window.path).write_bytes(window.to_json())
         lo += step
         ends.append(lo)
@@ -90,7 +90,7 @@ def _write_windows(folder: Path, count: int) -> list[int]:
 
 
 def _land_begins(relay: RelayLog) -> None:
-    """As `etl.landing.start.continued` does."""
+    """As `sluice.etl.landing.start_position.resume_from_log` does."""
     last = relay.last()
     assert last is not None
     relay.clean_unreferenced(since_ts=last.lo - tso.span(600_000))
@@ -106,7 +106,7 @@ def _follow(relay: RelayLog, at: int, count: int) -> None:
     step = tso.span(1000)
     for number in range(count):
         assert relay.next(at) is None
-        relay.commit(Window(at, at + step, 7, "bench", number, 0, 0, 1))
+        relay.commit(WindowRecord(at, at + step, 7, "bench", number, 0, 0, 1))
         assert relay.next(at) is not None
         at += step
 
@@ -134,8 +134,8 @@ def tables(count: int) -> Figures:
 def _recorded(schema: LandingSchema, spans: dict[int, Any]) -> None:
     """The record of a window with rows of all these tables, written and read."""
     resolved = schema.resolve((), spans, lambda seconds: False)
-    window = resolved.put_into(Window(_FIRST_TS, _FIRST_TS + 9, 7, "bench", 0, 3, 9, 5))
-    Window.from_json(window.to_json())
+    window = resolved.write_to(WindowRecord(_FIRST_TS, _FIRST_TS + 9, 7, "bench", 0, 3, 9, 5))
+    WindowRecord.from_json(window.to_json())
 
 
 class _Nobody:
@@ -163,8 +163,8 @@ def rows(size: int) -> Figures:
 
 
 def ddl(count: int) -> Figures:
-    """So many DDL jobs in TiKV about 1,000 tables, and landing that begins with them; see bench.ddl_history."""
-    from bench.ddl_history import measure
+    """So many DDL jobs in TiKV about 1,000 tables, and landing that begins with them; see sluice.bench.ddl_history."""
+    from sluice.bench.ddl_history import measure
 
     return measure(count, 1_000)
 
@@ -251,13 +251,13 @@ def _of_changes(what: str, changes: Sequence[Change], per: int = 1) -> Figures:
         relay = RelayLog.open(Path(folder).as_uri())
         for number in range(_BEST_OF):
             began = time.process_time()
-            part = relay.write_part(_FIRST_TS, hi, f"bench{number}", 0, Exploder().explode(batch))
+            part = relay.write_part(_FIRST_TS, hi, f"bench{number}", 0, RowExtractor().extract(batch))
             landing.append(time.process_time() - began)
             assert part is not None
-            window = Window(_FIRST_TS, hi, 7, "bench", 0, len(payloads), len(changes), 5, (part,), known)
-            asked = BatchDocument((WindowDocument.of(window),)).to_text()
+            window = WindowRecord(_FIRST_TS, hi, 7, "bench", 0, len(payloads), len(changes), 5, (part,), known)
+            asked = BatchPayload((WindowPayload.from_window(window),)).to_text()
             began = time.process_time()
-            for _ in prepare(relay.url, BatchDocument.from_text(asked), PrepareOptions()):
+            for _ in prepare(relay.url, BatchPayload.from_text(asked), PrepareOptions()):
                 pass
             preparing.append(time.process_time() - began)
     each = 1e6 / len(changes) / per

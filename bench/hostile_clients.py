@@ -15,10 +15,10 @@ from collections.abc import Callable
 
 import grpc
 
-from pump_service.front import raise_limit
-from pump_service.lane import frames as f
-from pump_service.lane.hpack import encode_headers
-from upstream import pb, tso
+from sluice.pump_service.grpc_fastpath import frames as f
+from sluice.pump_service.grpc_fastpath.hpack import encode_headers
+from sluice.pump_service.listener import raise_nofile_limit
+from sluice.tidb import pb, tso
 
 _PAUSE_S = 0.05
 
@@ -298,7 +298,7 @@ def frames_before_a_call(address: str, cluster_id: int, stop: Stop) -> None:
 
 
 def _crowd(address: str, count: int, stop: Stop) -> None:
-    raise_limit()
+    raise_nofile_limit()
     connections: deque[Connection] = deque()
     part = f.frame(f.HEADERS, 0, 1, b"\0\x7f" + bytes(16_000)) + f.frame(f.CONTINUATION, 0, 1, bytes(16_000)) * 2
     number = 0

@@ -23,16 +23,16 @@ from typing import Any, Self
 
 import pymysql
 
-from bench.processes import cpu_s
-from embedded import Stack
-from embedded.control import AirflowClient, ClusterControl
-from embedded.launch import connect
-from embedded.repository import DAGS
-from embedded.run import fresh_stack, wait_pipeline
-from embedded.state import StackError
-from etl.backfill import cancel_backfill
-from etl.settings import Settings, load_settings
-from relay.jobs import OVER, Jobs, Runner
+from sluice.bench.processes import cpu_s
+from sluice.devstack import Stack
+from sluice.devstack.control import AirflowClient, ClusterControl
+from sluice.devstack.launch import connect
+from sluice.devstack.repository import DAGS
+from sluice.devstack.run import fresh_stack, wait_pipeline
+from sluice.devstack.state import StackError
+from sluice.etl.copy.backfill import cancel_backfill
+from sluice.etl.settings import Settings, load_settings
+from sluice.relay.jobs import FINAL_STATES, Jobs, Runner
 
 _WARM_LAG_MS = 2_000
 _WARM_FOR_S = 5.0
@@ -184,13 +184,13 @@ class _Backfills:
 
     def _note(self, settings: Settings, name: str, seconds: float) -> None:
         """What a job did until it was over, or the turn was."""
-        job = Jobs.of(settings.open_relay()).get(name)
+        job = Jobs.for_pipeline(settings.open_relay()).get(name)
         status = job.status()
         done = status.progress.in_all.done
         self._result.rows += done.rows
         self._result.chunks += done.chunks
         self._result.seconds += seconds
-        if status.state not in OVER:
+        if status.state not in FINAL_STATES:
             cancel_backfill(settings, name, Runner("sluice bench lag"))
 
 
@@ -268,8 +268,8 @@ def _take_turns(result: BesideResult, probe: _Probe, control: ClusterControl, sa
 
 _ARCHIVING = """
 import contextlib, sys, time
-from etl.archive.archiver import QUIET_MS, Archiver
-from etl.settings import load_settings
+from sluice.etl.history.archive.archiver import QUIET_MS, Archiver
+from sluice.etl.settings import load_settings
 with contextlib.closing(Archiver(load_settings(sys.argv[1]))) as archiver:
     archiver.through()
     print("began", flush=True)

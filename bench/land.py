@@ -3,9 +3,9 @@
 etcd, the stand-in cluster, the pumps (two, unless SLUICE_PUMPS says otherwise) and Spark run; nothing else. The
 recording is sent and landed first in small windows, which warms all of it up: a JVM that has run a dozen jobs needs
 three times the CPU time of one that has run a hundred. Then a backlog is written into the pumps (bench/backlog.py), and
-landed by `etl.landing` in this process with the default limits, once for each size. Measured is from when the first
-window was committed until the last but one was: at both times the job of the one after it is under way. CPU time is
-that of every process in between, memory the largest resident set seen while the backlog was landed.
+landed by `sluice.etl.landing` in this process with the default limits, once for each size. Measured is from when the
+first window was committed until the last but one was: at both times the job of the one after it is under way. CPU time
+is that of every process in between, memory the largest resident set seen while the backlog was landed.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from pathlib import Path
 
 import psutil
 
-from bench import backlog
-from bench.processes import SparkProcesses
-from embedded import LOOPBACK, Stack, replay
-from embedded.control import ClusterControl
-from embedded.launch import PUMP_NAMES
-from embedded.recording import Recording
-from embedded.state import StackError
-from etl.landing import LandedWindow, run_land
-from etl.settings import Settings, load_settings
-from upstream import PDClient
+from sluice.bench import backlog
+from sluice.bench.processes import SparkProcesses
+from sluice.devstack import LOOPBACK, Stack, replay
+from sluice.devstack.control import ClusterControl
+from sluice.devstack.launch import PUMP_NAMES
+from sluice.devstack.recording import Recording
+from sluice.devstack.state import StackError
+from sluice.etl.landing import LandedWindow, run_land
+from sluice.etl.settings import Settings, load_settings
+from sluice.tidb import PDClient
 
 SIZES = (200_000, 1_000_000)
 _PARTS = ("etcd", "cluster", *PUMP_NAMES, "spark")

@@ -1,11 +1,11 @@
 """What the pages ask, on a pipeline of the size that they must bear: 250,000 windows in the relay log, 10,000 tables, a
 month of archive with a DDL and 500 changed tables an hour and a base every few days, 200 jobs.
 
-    python -m bench.pages [FOLDER]
+    python -m sluice.bench.pages [FOLDER]
 
 Makes the pipeline there, unless it is there, and says how long each answer takes the first time and then, with the
-summaries that the DAG `archive` keeps (`etl.retain.summaries`); and what the archive's status takes without them. A
-page never waits for an answer longer than a second: see `plugins.answers`.
+summaries that the DAG `archive` keeps (`sluice.etl.history.retain.summaries`); and what the archive's status takes
+without them. A page never waits for an answer longer than a second: see `sluice.plugins.response_cache`.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from etl.retain import archive_status
-from etl.retain.summaries import renew_summaries
-from etl.settings import load_settings
-from etl.settings.pipelines import NamedPipeline
-from relay import RelayLog, Window, hour_of
-from relay.archive import Archive, Base, BaseFile, BaseTable, LakeFile, Volume, day_of
-from relay.archive.catalogue import Day
-from relay.archive.index import Index, IndexedWindow, write_index
-from relay.jobs import DONE, Done, Jobs, Runner, TableProgress, Touches
-from relay.measures import Measures, TableCount, source_of
-from relay.verified import TableVerified, Verifications, VerifiedRun
-from upstream import tso
-from upstream.ddl_actions import Action
-from upstream.ddl_job import DdlJob, Effect
-from upstream.schema import Table
+from sluice.etl.history.retain import archive_status
+from sluice.etl.history.retain.summaries import refresh_summaries
+from sluice.etl.settings import load_settings
+from sluice.etl.settings.pipelines import NamedPipeline
+from sluice.relay import RelayLog, WindowRecord, hour_of
+from sluice.relay.archive import Archive, ArchiveSegment, ArchiveSnapshot, LakeFile, SnapshotFile, SnapshotTable, day_of
+from sluice.relay.archive.catalogue import CatalogueDay
+from sluice.relay.archive.index import IndexedWindow, SegmentIndex, write_index
+from sluice.relay.jobs import DONE, JobCounts, Jobs, Runner, TableProgress, WriteScope
+from sluice.relay.measures import CounterStore, TableCount, source_of
+from sluice.relay.verification_log import TableVerified, Verifications, VerifiedRun
+from sluice.tidb import tso
+from sluice.tidb.ddl_actions import Action
+from sluice.tidb.ddl_job import DdlEffect, DdlJob
+from sluice.tidb.schema import Table
 
 WINDOWS, TABLES, JOBS, BASES, HOURS, MINUTES, CHANGED = 250_000, 10_000, 200, 5, 720, 60, 500
 END = tso.compose(1_790_000_000_000)
@@ -57,8 +57,8 @@ def large_pipeline(folder: Path) -> Path:
     return config
 
 
-def _window(lo: int, hi: int) -> Window:
-    return Window(lo, hi, 1, "t", tso.physical_ms(hi), 1, 1, 7)
+def _window(lo: int, hi: int) -> WindowRecord:
+    return WindowRecord(lo, hi, 1, "t", tso.physical_ms(hi), 1, 1, 7)
 
 
 def _windows(relay: Path) -> None:
@@ -76,59 +76,59 @@ def _windows(relay: Path) -> None:
 
 def _archive(archive: Archive) -> None:
     step = tso.span(3_600_000)
-    days: dict[str, list[Volume]] = {}
+    days: dict[str, list[ArchiveSegment]] = {}
     for number in range(HOURS):
         volume = _volume(archive, number, END - (HOURS - number) * step, END - (HOURS - number - 1) * step)
         days.setdefault(day_of(volume.lo), []).append(volume)
     follows = None
     for day, volumes in days.items():
-        document = Day(day).changed(volumes=tuple(volumes), follows=follows)
+        document = CatalogueDay(day).changed(volumes=tuple(volumes), follows=follows)
         archive.catalogue.change(day, partial(_instead, document))
         follows = volumes[-1].hi
     for number in range(BASES):
         ts = END - (BASES - number) * (HOURS // BASES) * step + 1
         tables = tuple(
-            BaseTable(
+            SnapshotTable(
                 "shop",
                 f"t{n}",
                 Table(n, 1, "shop", f"t{n}").to_json(),
-                (BaseFile(f"bases/{ts}-t/{n}/1.parquet", 1, 1, 1, 1),),
+                (SnapshotFile(f"bases/{ts}-t/{n}/1.parquet", 1, 1, 1, 1),),
             )
             for n in range(TABLES)
         )
-        archive.bases.publish(Base(f"{ts}-t", ts, 7, 1, 0, "tidb", (), tables))
+        archive.bases.publish(ArchiveSnapshot(f"{ts}-t", ts, 7, 1, 0, "tidb", (), tables))
 
 
-def _volume(archive: Archive, number: int, lo: int, hi: int) -> Volume:
+def _volume(archive: Archive, number: int, lo: int, hi: int) -> ArchiveSegment:
     """An hour, with a DDL, in which a part of the tables were changed."""
     step = (hi - lo) // MINUTES
     windows = [_window(lo + n * step, lo + (n + 1) * step if n < MINUTES - 1 else hi) for n in range(MINUTES)]
     table = Table(number % TABLES, 1, "shop", f"t{number % TABLES}")
-    ddl = DdlJob(lo + 1, query="ALTER TABLE", type=Action.ADD_COLUMN, effect=Effect({}, {table.id: table}))
+    ddl = DdlJob(lo + 1, query="ALTER TABLE", type=Action.ADD_COLUMN, effect=DdlEffect({}, {table.id: table}))
     windows[0] = replace(windows[0], ddls=(ddl.to_json(),), tables={str(table.id): table.to_json()})
-    index = Index(lo, hi, 1, None, 0, tuple(IndexedWindow(window, ()) for window in windows))
+    index = SegmentIndex(lo, hi, 1, None, 0, tuple(IndexedWindow(window, ()) for window in windows))
     file = write_index(archive.storage, f"log/{number}.windows", index)
     changed = {n % TABLES: 7 for n in range(number * CHANGED, (number + 1) * CHANGED)}
     lake = tuple(LakeFile(f"lake/shop/t{n}/{number}.parquet", 9, 7, 5, "shop", f"t{n}", n, 7, "d") for n in changed)
-    return Volume(lo, hi, 1, "t", 0, MINUTES, 1, 7 * CHANGED, number, 0, None, file, lake, changed)
+    return ArchiveSegment(lo, hi, 1, "t", 0, MINUTES, 1, 7 * CHANGED, number, 0, None, file, lake, changed)
 
 
-def _instead(document: Day, _: Day) -> Day:
+def _instead(document: CatalogueDay, _: CatalogueDay) -> CatalogueDay:
     return document
 
 
 def _jobs(jobs: Jobs) -> None:
     for number in range(JOBS):
-        job = jobs.create("backfill", {}, Touches("there", (f"shop.t{number}",)), "somebody")
-        with job.run_as(Runner("a test")) as run:
+        job = jobs.create("backfill", {}, WriteScope("there", (f"shop.t{number}",)), "somebody")
+        with job.run(Runner("a test")) as run:
             tables = TABLES if number == JOBS - 1 else 10
-            run.begin_with({f"shop.t{n}": TableProgress(Done(), 100, 10, 100) for n in range(tables)})
+            run.set_totals({f"shop.t{n}": TableProgress(JobCounts(), 100, 10, 100) for n in range(tables)})
             run.end(DONE, result={"tables": tables})
 
 
 def _tables(relay: RelayLog, downstream: str) -> None:
     counts = {f"shop.t{n}": TableCount(n, 1, 2, END - tso.span(n), tso.physical_ms(END)) for n in range(TABLES)}
-    Measures(relay).note_tables(source_of(downstream), counts, "a test", 1)
+    CounterStore(relay).add_tables(source_of(downstream), counts, "a test", 1)
     at_ms = tso.physical_ms(END)
     verified = tuple(TableVerified(name, END, at_ms, 1, 1, 0, "upstream", "verify-1") for name in counts)
     Verifications(relay).note(VerifiedRun("verify-1", END, at_ms, 1.0, "upstream", verified))
@@ -144,16 +144,16 @@ def main(folder: Path) -> None:
     relay, archive = settings.open_relay(), Archive.open(settings.archive_url)
     if not archive.storage.names("summaries"):
         print(f"{'no summaries':<14} {_seconds(lambda: archive_status(settings)):6.2f} s", flush=True)
-    renew_summaries(relay, archive)
+    refresh_summaries(relay, archive)
     for name, ask in _questions().items():
         print(f"{name:<14} {_seconds(ask):6.2f} s, then {min(_seconds(ask) for _ in range(3)):6.2f} s", flush=True)
 
 
 def _questions() -> dict[str, Callable[[], Any]]:
-    from etl.overview import overview
-    from etl.settings.pipelines import pipelines
+    from sluice.etl.operate.overview import overview
+    from sluice.etl.settings.pipelines import pipelines
 
-    jobs = importlib.import_module("plugins.pages.job_list")
+    jobs = importlib.import_module("sluice.plugins.pages.job_list")
     pipeline = pipelines()[""]
     settings = pipeline.settings
     return {
@@ -166,19 +166,19 @@ def _questions() -> dict[str, Callable[[], Any]]:
 
 
 def _questions_of_the_past(pipeline: NamedPipeline) -> dict[str, Callable[[], Any]]:
-    from etl.find import Query
-    from etl.tables import Selection
+    from sluice.etl.history.find import SearchQuery
+    from sluice.etl.history.tables import TableSelection
 
-    lists = importlib.import_module("plugins.pages.table_list")
-    past = importlib.import_module("plugins.pages.past_transactions")
-    sorted_by_changes = Selection("t9", "", "changes", down=True)
+    lists = importlib.import_module("sluice.plugins.pages.table_list")
+    past = importlib.import_module("sluice.plugins.pages.past_transactions")
+    sorted_by_changes = TableSelection("t9", "", "changes", down=True)
     ever, middle = 1 << 62, END - tso.span(WINDOWS * 500)
     return {
         "tables": lambda: lists.tables_document(*lists.known(pipeline), sorted_by_changes),
         "a table's DDL": lambda: lists.history_document(pipeline, "shop.t7", ""),
-        "newest": lambda: past.found_document(pipeline, Query(0, ever, limit=50)),
-        "a table's": lambda: past.found_document(pipeline, Query(0, middle, ("shop.t7",), limit=50)),
-        "a key's": lambda: past.found_document(pipeline, Query(0, middle, key="7", limit=50)),
+        "newest": lambda: past.found_document(pipeline, SearchQuery(0, ever, limit=50)),
+        "a table's": lambda: past.found_document(pipeline, SearchQuery(0, middle, ("shop.t7",), limit=50)),
+        "a key's": lambda: past.found_document(pipeline, SearchQuery(0, middle, key="7", limit=50)),
     }
 
 

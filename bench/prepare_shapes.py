@@ -1,7 +1,7 @@
 """What preparing alone costs (read, decoded, reduced, as SQL) for traffic of several shapes: CPU time a row change,
 without a database and without Spark.
 
-    python -m bench.prepare_shapes many live wide        # names of `bench.shapes`; all without any
+    python -m sluice.bench.prepare_shapes many live wide        # names of `sluice.bench.shapes`; all without any
 
 Each figure is the least of some rounds over the same relay log, in one process.
 """
@@ -14,10 +14,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.apply_shapes import landed
-from bench.shapes import SHAPES, history
-from etl.prepare import BatchDocument, PrepareOptions, prepare
-from relay import RelayLog, Window
+from sluice.bench.apply_shapes import landed
+from sluice.bench.shapes import SHAPES, history
+from sluice.etl.changes.planning import BatchPayload, PrepareOptions, prepare
+from sluice.relay import RelayLog, WindowRecord
 
 _ROUNDS = 5
 
@@ -35,8 +35,8 @@ def main(names: list[str]) -> None:
             sys.stdout.flush()
 
 
-def _batches(relay: RelayLog, after_ts: int, most: int) -> Iterator[list[Window]]:
-    batch: list[Window] = []
+def _batches(relay: RelayLog, after_ts: int, most: int) -> Iterator[list[WindowRecord]]:
+    batch: list[WindowRecord] = []
     for window in relay.windows(after_ts):
         if batch and sum(each.changes for each in batch) + window.changes > most:
             yield batch
@@ -46,8 +46,8 @@ def _batches(relay: RelayLog, after_ts: int, most: int) -> Iterator[list[Window]
         yield batch
 
 
-def _round(url: str, batches: list[list[Window]]) -> float:
-    documents = [BatchDocument.of(batch) for batch in batches]
+def _round(url: str, batches: list[list[WindowRecord]]) -> float:
+    documents = [BatchPayload.from_windows(batch) for batch in batches]
     began = time.process_time()
     for document in documents:
         for _ in prepare(url, document, PrepareOptions()):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import psutil
 
-from bench.memory import Peak
-from embedded import Stack
-from embedded.launch import PUMP_NAMES
-from embedded.tasks import residents, task_processes
+from sluice.bench.memory import Peak
+from sluice.devstack import Stack
+from sluice.devstack.launch import PUMP_NAMES
+from sluice.devstack.tasks import task_processes, worker_processes
 
 
 def replicating(stack: Stack) -> dict[str, list[psutil.Process]]:
@@ -15,7 +15,7 @@ def replicating(stack: Stack) -> dict[str, list[psutil.Process]]:
     own, which would run without any pipeline.
     """
     parts = {name: psutil.Process(started.process.pid) for name, started in stack.state().parts.items()}
-    tasks = [*task_processes(stack), *residents(stack)]
+    tasks = [*task_processes(stack), *worker_processes(stack)]
     airflow = [each for name, part in parts.items() if name.startswith("airflow-") for each in _family(part)]
     return {
         "JVM": [parts["spark"]],

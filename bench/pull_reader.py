@@ -10,8 +10,8 @@ import multiprocessing
 import socket
 from multiprocessing.sharedctypes import Synchronized
 
-from pump_service.lane import frames as f
-from upstream import pb
+from sluice.pump_service.grpc_fastpath import frames as f
+from sluice.tidb import pb
 
 _PREFIX = 5  # of a gRPC message
 _UPDATE_BYTES = 1 << 24

@@ -12,10 +12,10 @@ from typing import Any
 
 import psutil
 
-from bench.pull_reader import PullReader
-from bench.pump_load import Load, run_case
-from embedded import LOOPBACK, Stack
-from upstream import PDClient, PumpReader
+from sluice.bench.pull_reader import PullReader
+from sluice.bench.pump_load import Load, run_case
+from sluice.devstack import LOOPBACK, Stack
+from sluice.tidb import PDClient, PumpReader
 
 _PARTS = ("etcd", "cluster", "pump-1")
 

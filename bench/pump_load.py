@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from pump_service.lane import LaneClient
-from upstream import tso
-from upstream.codec.varint import encode_uvarint
+from sluice.pump_service.grpc_fastpath import FastPathClient
+from sluice.tidb import tso
+from sluice.tidb.codec.varint import encode_uvarint
 
 CASES = ("1x128", "16x128", "64x128", "256x128", "64x1024")
 
@@ -102,7 +102,7 @@ def _work(pipe: Connection, address: str, cluster_id: int, share: _Share) -> Non
     messages = Messages(cluster_id, share.size)
     clients = {}
     for count in share.callers:
-        client = LaneClient(host, int(port))
+        client = FastPathClient(host, int(port))
         clients[client.fileno()] = (client, count)
     pipe.send("ready")
     begin, end = pipe.recv()
@@ -113,7 +113,7 @@ def _work(pipe: Connection, address: str, cluster_id: int, share: _Share) -> Non
     errors: list[str] = []
     flight: dict[tuple[int, int], tuple[float, int]] = {}  # (connection, stream) -> sent at, start_ts or 0 for a Commit
 
-    def start(key: int, client: LaneClient, asked: list[tuple[int, bytes]]) -> None:
+    def start(key: int, client: FastPathClient, asked: list[tuple[int, bytes]]) -> None:
         at = time.monotonic()
         for stream, (ts, _) in zip(client.send([message for _, message in asked]), asked):
             flight[key, stream] = (at, ts)

@@ -2,8 +2,8 @@
 
 etcd, the stand-in cluster, two pumps, MariaDB at its default durability and Spark run; nothing else. The recording's
 traffic is landed again and again, each time with other digits in its texts, and archived; a base with ten tables of
-random rows (sysbench's shape, a secondary index) is put behind it. `etl.restore` restores in this process, to other
-names on the same server: the recording's tables from the archive alone, the base's ten tables, one of them. The
+random rows (sysbench's shape, a secondary index) is put behind it. `sluice.etl.restore` restores in this process, to
+other names on the same server: the recording's tables from the archive alone, the base's ten tables, one of them. The
 recording alone is restored before, which warms Spark up. CPU time is that of every process meanwhile; on a busy machine
 that is what to compare.
 """
@@ -20,20 +20,20 @@ import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bench import backlog
-from bench.copy import TABLE
-from bench.land import PATIENCE_S, landed_recording
-from bench.processes import SparkProcesses
-from embedded import Stack, replay
-from embedded.launch import drop_everything
-from etl.archive import archive_through
-from etl.copy.base_files import rows_schema, write_files
-from etl.landing import run_land
-from etl.restore import Request, ask_for, plan_restore, run_restore
-from etl.settings import Settings
-from relay.archive import Archive, Base, BaseTable, Making, base_id
-from relay.jobs import Runner
-from upstream.schema import Schema, Table
+from sluice.bench import backlog
+from sluice.bench.copy import TABLE
+from sluice.bench.land import PATIENCE_S, landed_recording
+from sluice.bench.processes import SparkProcesses
+from sluice.devstack import Stack, replay
+from sluice.devstack.launch import drop_everything
+from sluice.etl.copy.snapshot_files import rows_schema, write_files
+from sluice.etl.history.archive import archive_through
+from sluice.etl.landing import run_land
+from sluice.etl.restore import RestoreRequest, create_or_resume, plan_restore, run_restore
+from sluice.etl.settings import Settings
+from sluice.relay.archive import Archive, ArchiveSnapshot, PendingSnapshot, SnapshotTable, snapshot_id
+from sluice.relay.jobs import Runner
+from sluice.tidb.schema import Schema, Table
 
 ROWS, CHANGES = 1_000_000, 1_000_000
 _TABLES = 10
@@ -74,32 +74,32 @@ def measure(
         assert end is not None
         replayed = replay.target(there.recording, None)[1]
 
-        def restored(what: str, request: Request) -> RestoreResult:
+        def restored(what: str, request: RestoreRequest) -> RestoreResult:
             report(what)
             return _restore(stack, settings, what, request)
 
-        restored("the recording, to warm up", Request(replayed, ("sbtest.*",)))
+        restored("the recording, to warm up", RestoreRequest(replayed, ("sbtest.*",)))
         found = [
-            restored("changes of all tables", Request(end.hi, ("sbtest.*",), verify=False)),
-            restored("changes of one table of four", Request(end.hi, ("sbtest.sbtest1",), verify=False)),
-            restored("changes of all tables, verified", Request(end.hi, ("sbtest.*",))),
+            restored("changes of all tables", RestoreRequest(end.hi, ("sbtest.*",), verify=False)),
+            restored("changes of one table of four", RestoreRequest(end.hi, ("sbtest.sbtest1",), verify=False)),
+            restored("changes of all tables, verified", RestoreRequest(end.hi, ("sbtest.*",))),
         ]
         report("writing a base")
         _write_base(settings, end.hi, end.cluster_id, rows)
         return [
             *found,
-            restored("rows of ten tables", Request(end.hi, ("base.*",), verify=False)),
-            restored("rows of one table of ten", Request(end.hi, ("base.t1",), verify=False)),
-            restored("rows of ten tables, verified", Request(end.hi, ("base.*",))),
+            restored("rows of ten tables", RestoreRequest(end.hi, ("base.*",), verify=False)),
+            restored("rows of one table of ten", RestoreRequest(end.hi, ("base.t1",), verify=False)),
+            restored("rows of ten tables, verified", RestoreRequest(end.hi, ("base.*",))),
         ]
 
 
-def _restore(stack: Stack, settings: Settings, what: str, request: Request) -> RestoreResult:
+def _restore(stack: Stack, settings: Settings, what: str, request: RestoreRequest) -> RestoreResult:
     drop_everything(stack.site())
     began = time.perf_counter()
     plan = plan_restore(settings, request)
     result = RestoreResult(what, plan_s=round(time.perf_counter() - began, 3), planned_s=plan.cost.seconds)
-    job = ask_for(settings, request, "bench")
+    job = create_or_resume(settings, request, "bench")
     processes = _Processes(stack)
     before, began = processes.cpu(), time.perf_counter()
     done = run_restore(settings, job, Runner("a benchmark"))
@@ -114,16 +114,16 @@ def _restore(stack: Stack, settings: Settings, what: str, request: Request) -> R
 def _write_base(settings: Settings, ts: int, cluster_id: int, rows: int) -> None:
     storage = Archive.open(settings.archive_url).storage
     bases = Archive.open(settings.archive_url).bases
-    name = base_id(ts, "bench")
-    bases.begin(name, Making("bench"))
+    name = snapshot_id(ts, "bench")
+    bases.begin(name, PendingSnapshot("bench"))
     tables = []
     for number in range(_TABLES):
         table = replace(TABLE, id=10_000_000 + number, schema_id=9_999_999, schema_name="base", name=f"t{number}")
         files = write_files(storage, f"bases/{name}/{table.id}", table, _batches(table, rows // _TABLES, number))
-        tables.append(BaseTable("base", table.name, table.to_json(), tuple(files)))
+        tables.append(SnapshotTable("base", table.name, table.to_json(), tuple(files)))
     schema = Schema(9_999_999, "base", "utf8mb4", "utf8mb4_bin")
     made_ms = time.time_ns() // 1_000_000
-    bases.publish(Base(name, ts, 0, cluster_id, made_ms, "a benchmark", (schema.to_json(),), tuple(tables)))
+    bases.publish(ArchiveSnapshot(name, ts, 0, cluster_id, made_ms, "a benchmark", (schema.to_json(),), tuple(tables)))
 
 
 def _batches(table: Table, rows: int, seed: int) -> Iterator[pa.RecordBatch]:

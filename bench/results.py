@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from bench.machine import describe
+from sluice.bench.machine import describe
 
 
 def document(benchmark: str, found: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ it belongs to processes that there is one of: from both follows how far it grows
 (docs/explanation/scale.md). Each figure is printed
 for every run; repeat it on a busy machine.
 
-    python -m bench.scale --pumps 1 --pumps 2 --pumps 4 --workers 1 --workers 2 --workers 4 --changes 400000
+    python -m sluice.bench.scale --pumps 1 --pumps 2 --pumps 4 --workers 1 --workers 2 --workers 4 --changes 400000
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from pathlib import Path
 import click
 import psutil
 
-from bench import backlog
-from bench.apply import RECORDING
-from bench.land import PATIENCE_S, Landed, landed_recording
-from embedded import LOOPBACK, Stack
-from embedded.launch.part import Part, base_environment
-from embedded.launch.pump import NAMES, pump
-from embedded.launch.standalone import StandaloneCluster, free_port
-from embedded.repository import recording_folder
-from etl.archive import archive_through
-from etl.landing import run_land
-from etl.settings import Archive, Settings, Spark
-from upstream import PDClient
+from sluice.bench import backlog
+from sluice.bench.apply import RECORDING
+from sluice.bench.land import PATIENCE_S, Landed, landed_recording
+from sluice.devstack import LOOPBACK, Stack
+from sluice.devstack.launch.pump import NAMES, pump
+from sluice.devstack.launch.service import Service, base_environment
+from sluice.devstack.launch.standalone import StandaloneCluster, free_port
+from sluice.devstack.repository import recording_folder
+from sluice.etl.history.archive import archive_through
+from sluice.etl.landing import run_land
+from sluice.etl.settings import Archive, Settings, Spark
+from sluice.tidb import PDClient
 
 _BEFORE_CHANGES = 100_000
 """So many are landed by a new cluster before the clock runs: a JVM that has run few jobs is slower."""
@@ -89,7 +89,7 @@ class _Pipeline:
 
 
 @contextlib.contextmanager
-def _started(part: Part) -> Iterator[subprocess.Popen[bytes]]:
+def _started(part: Service) -> Iterator[subprocess.Popen[bytes]]:
     part.prepare()
     process = subprocess.Popen(part.argv, env=base_environment(), cwd=part.cwd, stderr=subprocess.DEVNULL)
     try:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from relay import DELETE, INSERT, UPDATE
-from upstream import column_types as types
-from upstream.rows import ROWID_NAME, encode_delete, encode_insert, encode_update
-from upstream.schema import Column, Index, Table
+from sluice.relay import DELETE, INSERT, UPDATE
+from sluice.tidb import column_types as types
+from sluice.tidb.rows import ROWID_NAME, encode_delete, encode_insert, encode_update
+from sluice.tidb.schema import Column, Index, Table
 
 SCHEMA = "shapes"
 _TEXT: dict[str, Any] = {"charset": "utf8mb4", "collate": "utf8mb4_bin"}

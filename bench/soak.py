@@ -19,17 +19,17 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from embedded import Stack, replay
-from embedded.compare import compare
-from embedded.control import AirflowClient
-from embedded.launch import Site, connect
-from embedded.recording import Recording
-from embedded.repository import recording_folder
-from embedded.run import fresh_stack, wait_pipeline
-from embedded.state import StackError
-from embedded.tasks import residents, task_processes
-from embedded.view import View
-from upstream import tso
+from sluice.devstack import Stack, replay
+from sluice.devstack.compare import compare
+from sluice.devstack.control import AirflowClient
+from sluice.devstack.launch import StackPaths, connect
+from sluice.devstack.progress_view import ProgressView
+from sluice.devstack.recording import Recording
+from sluice.devstack.repository import recording_folder
+from sluice.devstack.run import fresh_stack, wait_pipeline
+from sluice.devstack.state import StackError
+from sluice.devstack.tasks import task_processes, worker_processes
+from sluice.tidb import tso
 
 RECORDING = "tests/recordings/shop"
 VICTIMS = {
@@ -69,7 +69,7 @@ class SoakResult:
 class _Reader(threading.Thread):
     """Sums the accounts again and again, and watches that the checkpoint never goes back."""
 
-    def __init__(self, site: Site, loaded_ts: int, view: View) -> None:
+    def __init__(self, site: StackPaths, loaded_ts: int, view: ProgressView) -> None:
         super().__init__(name="bank-reader", daemon=True)
         self._site = site
         self._loaded_ts = loaded_ts
@@ -124,8 +124,8 @@ def measure(stack: Stack, mode: str, kills: Kills, report: Callable[[str], None]
         site = stack.site()
         airflow = AirflowClient(stack.home, site.ports["airflow"])
         wait_pipeline(stack, airflow)
-        view = View(site)
-        reader = _Reader(site, labels[0].ts, View(site))
+        view = ProgressView(site)
+        reader = _Reader(site, labels[0].ts, ProgressView(site))
         reader.start()
         began = time.monotonic()
         try:
@@ -149,9 +149,9 @@ def measure(stack: Stack, mode: str, kills: Kills, report: Callable[[str], None]
             replay.wait_applied(
                 stack,
                 view,
-                replay.Goal(last.ts),
-                replay.Onlooker(lambda progress: None, report, lambda: revive(stack)),
-                replay.Patience(60, _PATIENCE_S),
+                replay.ReplayGoal(last.ts),
+                replay.ReplayObserver(lambda progress: None, report, lambda: revive(stack)),
+                replay.StallTimeouts(60, _PATIENCE_S),
             )
             result.seconds = time.monotonic() - began
         finally:
@@ -178,7 +178,7 @@ def kill(stack: Stack, rng: random.Random) -> str:
         if victim == "task":
             found = task_processes(stack)
         elif victim == "resident":
-            found = residents(stack)
+            found = worker_processes(stack)
         elif victim == "upstream":
             _upstream_gone(*(psutil.Process(started[name].process.pid) for name in ("cluster", "etcd")))
             return victim

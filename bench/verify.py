@@ -1,11 +1,11 @@
 """How fast two equal tables are compared by checksums that servers compute, and where that is limited.
 
-    python -m bench.verify [ROWS [SESSIONS]]
+    python -m sluice.bench.verify [ROWS [SESSIONS]]
 
 MariaDB at its default durability runs, nothing else, with a table of sysbench's shape (190 bytes a row) in two schemas:
 one is the downstream's, at a checkpoint, the other stands for the upstream, so both sides share this machine's cores. A
-real TiDB computes its half on machines of its own. What the job compares with is `etl.verify.comparison`, range after
-range over so many sessions; CPU time is the server's and this process's.
+real TiDB computes its half on machines of its own. What the job compares with is `sluice.etl.verify.table_compare`,
+range after range over so many sessions; CPU time is the server's and this process's.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from pathlib import Path
 import psutil
 import pyarrow as pa
 
-from bench.copy import POSITION, TABLE
-from embedded import Stack
-from embedded.launch import drop_everything
-from etl.base.downstream_reader import DownstreamSnapshot
-from etl.copy.definitions import Definitions
-from etl.downstream import CheckpointTable, MySQLSession
-from etl.settings import Settings, load_settings
-from etl.verify.checksum import Checksum
-from etl.verify.comparison import Compared, Comparison
-from etl.verify.downstream_side import DownstreamSide
-from etl.verify.ranges import RANGE_BYTES
-from etl.verify.side import ComparedTable, KeyRange
-from etl.verify.tables import compared_tables
-from upstream.schema import Schema
+from sluice.bench.copy import POSITION, TABLE
+from sluice.devstack import Stack
+from sluice.devstack.launch import drop_everything
+from sluice.etl.copy.definitions import SourceSchema
+from sluice.etl.downstream import CheckpointTable, MySQLSession
+from sluice.etl.history.snapshots.consistent_reader import ConsistentReader
+from sluice.etl.settings import Settings, load_settings
+from sluice.etl.verify.checksum import Checksum
+from sluice.etl.verify.downstream_endpoint import DownstreamEndpoint
+from sluice.etl.verify.endpoint import ComparedTable, KeyRange
+from sluice.etl.verify.ranges import RANGE_BYTES
+from sluice.etl.verify.table_compare import TableComparer, TableComparison
+from sluice.etl.verify.tables import compared_tables
+from sluice.tidb.schema import Schema
 
 ROWS, SESSIONS = 3_000_000, 2
 _CLUSTER = 1
@@ -53,7 +53,7 @@ class VerifyResult:
     differences: int
 
 
-class _Upstream(DownstreamSide):
+class _Upstream(DownstreamEndpoint):
     """The tables of the other schema."""
 
     def checksum(self, session: int, table: ComparedTable, within: KeyRange) -> Checksum | None:
@@ -103,7 +103,7 @@ def _fill(settings: Settings, rows: int) -> None:
                 f" FROM {schema}.seq_1_to_{rows}"
             )
             session.query(f"ANALYZE TABLE {schema}.sbtest1")
-        table = CheckpointTable.of(session, settings.downstream, _CLUSTER)
+        table = CheckpointTable.from_settings(session, settings.downstream, _CLUSTER)
         table.create()
         place = settings.downstream.checkpoint_schema
         row = f'{{"consistent":true,"commitTS":{POSITION},"ts-map":{{}}}}'
@@ -114,7 +114,7 @@ def _fill(settings: Settings, rows: int) -> None:
 
 
 def _compare(settings: Settings, server: psutil.Process, sessions: int) -> VerifyResult:
-    known = Definitions(POSITION, 1, (Schema(3, "sbtest", "utf8mb4", "utf8mb4_bin"),), (TABLE,))
+    known = SourceSchema(POSITION, 1, (Schema(3, "sbtest", "utf8mb4", "utf8mb4_bin"),), (TABLE,))
     session = MySQLSession(settings.downstream)
     session.connect()
     tables, left = compared_tables(settings, known, session)
@@ -122,11 +122,11 @@ def _compare(settings: Settings, server: psutil.Process, sessions: int) -> Verif
     assert not left, left
     began, before = time.monotonic(), _cpu(server)
     with (
-        DownstreamSnapshot.open(settings.downstream, _CLUSTER, sessions) as down,
-        DownstreamSnapshot.open(settings.downstream, _CLUSTER, sessions) as up,
+        ConsistentReader.open(settings.downstream, _CLUSTER, sessions) as down,
+        ConsistentReader.open(settings.downstream, _CLUSTER, sessions) as up,
     ):
-        sides = _Upstream(up, "the other schema"), DownstreamSide(down, "the downstream")
-        said = [one for one in Comparison(*sides).run(tables, lambda: True) if isinstance(one, Compared)]  # type: ignore[arg-type] # it asks it for ranges and sums alone
+        sides = _Upstream(up, "the other schema"), DownstreamEndpoint(down, "the downstream")
+        said = [one for one in TableComparer(*sides).run(tables, lambda: True) if isinstance(one, TableComparison)]  # type: ignore[arg-type] # it asks it for ranges and sums alone
     seconds, after = time.monotonic() - began, _cpu(server)
     found = said[0].found
     wrong = 0 if found.apart is None else found.apart.count

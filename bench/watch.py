@@ -1,12 +1,12 @@
 """An hour of traffic with DDL under continuous verification: is there one false alarm, and is a corruption found?
 
-    python -m bench.watch [--minutes 60] [--live | --recording FOLDER] [--seed 1] [--home FOLDER]
+    python -m sluice.bench.watch [--minutes 60] [--live | --recording FOLDER] [--seed 1] [--home FOLDER]
 
-An invented shop's traffic with a DDL of another kind every few seconds (`bench.invented`), live traffic with a column
-more every few seconds, or a recording, slowed down, goes through pumps, landing, Spark and applying into MariaDB.
-Beside it both sides are compared without a pause, by a clock that runs faster, so that the round through the whole
-comes by every five minutes. When the traffic is over one value is changed downstream, and has to be found. Prints one
-JSON object; the exit code is 1 if anything was reported that is the same, or if the change wasn't found.
+An invented shop's traffic with a DDL of another kind every few seconds (`sluice.bench.synthetic_rows`), live traffic
+with a column more every few seconds, or a recording, slowed down, goes through pumps, landing, Spark and applying into
+MariaDB. Beside it both sides are compared without a pause, by a clock that runs faster, so that the round through the
+whole comes by every five minutes. When the traffic is over one value is changed downstream, and has to be found. Prints
+one JSON object; the exit code is 1 if anything was reported that is the same, or if the change wasn't found.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.invented import invent
-from embedded import Stack, replay
-from embedded.control import ClusterControl
-from embedded.damage import spoil
-from embedded.launch import connect
-from embedded.recording import Recording
-from embedded.state import StackError
-from errors import ours
-from etl.apply import run_apply
-from etl.backfill.tables import UpstreamTables
-from etl.landing import run_land
-from etl.settings import Settings, load_settings
-from etl.verify.continuous import Continuous, ContinuousSummary
-from upstream import tso
+from sluice.bench.synthetic_rows import invent
+from sluice.devstack import Stack, replay
+from sluice.devstack.control import ClusterControl
+from sluice.devstack.damage import corrupt_one_value
+from sluice.devstack.launch import connect
+from sluice.devstack.recording import Recording
+from sluice.devstack.state import StackError
+from sluice.errors import ours
+from sluice.etl.apply import run_apply
+from sluice.etl.copy.backfill.upstream_catalog import UpstreamCatalog
+from sluice.etl.landing import run_land
+from sluice.etl.settings import Settings, load_settings
+from sluice.etl.verify.continuous import ContinuousSummary, ContinuousVerifier
+from sluice.tidb import tso
 
 PARTS = ["etcd", "cluster", "pump-1", "pump-2", "spark", "mariadb"]
 DATABASE, TABLES = "sluice_load", 6
@@ -112,10 +112,10 @@ class Watcher:
     def __init__(self, settings: Settings) -> None:
         self._stop = threading.Event()
         self._open = contextlib.ExitStack()
-        upstream = self._open.enter_context(UpstreamTables.of(settings))
+        upstream = self._open.enter_context(UpstreamCatalog.connect(settings))
         began_s, began_ms = time.monotonic(), time.time_ns() // 1_000_000
         fast = 86_400 / _ROUND_S
-        self._work = Continuous(
+        self._work = ContinuousVerifier(
             settings, upstream, self._stop, lambda: began_ms + int((time.monotonic() - began_s) * 1000 * fast)
         )
         self.error: BaseException | None = None
@@ -268,7 +268,7 @@ def _plant(done: Watched, stack: Stack, control: ClusterControl, watcher: Watche
     done.notes = tuple(dict.fromkeys(told.notes))
     done.reported = tuple(one.to_json() for one in told.differences)
     with contextlib.closing(connect(stack.site())) as database:
-        wrong = spoil(database, _counts(database))
+        wrong = corrupt_one_value(database, _counts(database))
     if wrong is None:
         raise StackError("there is no table of which a value could be changed")
     done.planted = str(wrong)

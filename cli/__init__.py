@@ -8,7 +8,7 @@ import traceback
 
 import click
 
-from errors import DefectError, RequestError, ours
+from sluice.errors import DefectError, RequestError, ours
 
 _COMMANDS = {
     "run": "Start everything, replay recorded traffic, compare, stop.",
@@ -63,7 +63,7 @@ class _Group(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"cli.{cmd_name.replace('-', '_')}").command
+        command: click.Command = importlib.import_module(f"{__name__}.{cmd_name.replace('-', '_')}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

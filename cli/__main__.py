@@ -1,5 +1,5 @@
 """`python -m cli` is `sluice`."""
 
-from cli import main
+from sluice.cli import main
 
 main()

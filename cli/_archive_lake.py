@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from etl.settings import Settings
-    from relay.archive import LakeFile
+    from sluice.etl.settings import Settings
+    from sluice.relay.archive import LakeFile
 
 
 def lake_files(settings: Settings, table: str, since: str | None, until: str | None) -> list[LakeFile]:
     """The files of a table (``schema.table``) that the archive names, as far as they may hold what was committed after
     `since` through `until`. Raises RequestError, relay errors.
     """
-    from relay.archive import Archive
-    from upstream import tso
-    from upstream.table_name import TableName
+    from sluice.relay.archive import Archive
+    from sluice.tidb import tso
+    from sluice.tidb.table_name import TableName
 
     wanted = TableName.parse(table)
     from_ts, to_ts = (tso.parse_moment(text) if text else None for text in (since, until))
@@ -30,9 +30,9 @@ def lake_files(settings: Settings, table: str, since: str | None, until: str | N
 
 def export(settings: Settings, table: str, name: str | None, catalog: tuple[str, Sequence[str]]) -> None:
     """Bring the table of a catalog (its name, properties as ``key=value``) up to date, and say so."""
-    from etl.lake.iceberg import export_iceberg, open_catalog
-    from relay.storage import open_storage
-    from upstream.table_name import TableName
+    from sluice.etl.history.lake.iceberg import export_iceberg, open_catalog
+    from sluice.relay.storage import open_storage
+    from sluice.tidb.table_name import TableName
 
     pairs = (text.partition("=") for text in catalog[1])
     opened = open_catalog(catalog[0], {key: value for key, _, value in pairs})

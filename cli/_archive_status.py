@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from cli._sizes import duration, size
-from upstream import tso
+from sluice.cli._sizes import format_duration, format_size
+from sluice.tidb import tso
 
 if TYPE_CHECKING:
-    from etl.retain import ArchiveStatus
+    from sluice.etl.history.retain import ArchiveStatus
 
-_SHOWN = 30
+_MAX_SHOWN = 30
 _PRODUCTS = {"relay": "relay log", "log": "archive", "lake": "lake", "bases": "bases"}
 
 
@@ -26,7 +26,7 @@ def lines(status: ArchiveStatus, *, every_table: bool) -> Iterator[str]:
     yield from _tables(status, every_table=every_table)
     yield from _bases(status)
     yield from _space(status)
-    yield from _kept(status)
+    yield from _pin_lines(status)
     yield from _drill(status)
 
 
@@ -43,9 +43,9 @@ def _range(status: ArchiveStatus) -> Iterator[str]:
     spans = status.whole_from_ts and tso.ms_between(status.whole_from_ts, status.landed_ts)
     yield (
         f"restorable  every moment from {_moment(status.whole_from_ts)} to {_moment(status.landed_ts)}"
-        f"{f' ({duration(spans / 1000)})' if spans else ''}"
+        f"{f' ({format_duration(spans / 1000)})' if spans else ''}"
     )
-    yield f"            archived through {_moment(status.hi)}, {duration(max(late, 0))} behind what is landed"
+    yield f"            archived through {_moment(status.hi)}, {format_duration(max(late, 0))} behind what is landed"
     if status.promised_ts > status.lo:
         yield f"            what is before {_moment(status.promised_ts)} may go at any time"
 
@@ -54,11 +54,11 @@ def _tables(status: ArchiveStatus, *, every_table: bool) -> Iterator[str]:
     apart = [table for table in status.tables if every_table or _is_special(status, table)]
     if not every_table and len(status.tables) > len(apart):
         yield f"tables      {len(status.tables) - len(apart):,} as said above; --tables lists them"
-    for table in apart[: None if every_table else _SHOWN]:
+    for table in apart[: None if every_table else _MAX_SHOWN]:
         since = f"since the base {table.base}" if table.base else "since it was created"
         until = f", until it was dropped at {_moment(table.until_ts)}" if table.until_ts is not None else ""
         yield f"  {table.name:<30} from {_moment(table.from_ts)}, {since}{until}"
-    for unknown in status.unknown[:_SHOWN]:
+    for unknown in status.unknown[:_MAX_SHOWN]:
         yield (
             f"  {unknown.name:<30} at no moment: {unknown.changes:,} changes are archived, and no base holds what was"
             " there before; `sluice base make` makes one"
@@ -72,27 +72,28 @@ def _is_special(status: ArchiveStatus, table: Any) -> bool:
 def _bases(status: ArchiveStatus) -> Iterator[str]:
     for base in status.bases:
         yield (
-            f"base        {base['id']}: {base['tables']:,} tables, {base['rows']:,} rows, {size(base['bytes'])}, as of"
+            f"base        {base['id']}: {base['tables']:,} tables, {base['rows']:,} rows,"
+            f" {format_size(base['bytes'])}, as of"
             f" {_moment(base['ts'])}, from {base['made_from']}"
         )
 
 
 def _space(status: ArchiveStatus) -> Iterator[str]:
     for name, space in status.spaces.items():
-        grows = f", {size(space.growth.bytes_a_day)} a day" if space.growth.bytes_a_day else ""
+        grows = f", {format_size(space.growth.bytes_a_day)} a day" if space.growth.bytes_a_day else ""
         if grows and space.growth.days is not None:
             grows += " come and go" if not space.growth.days else f" for {space.growth.days:,.1f} days more"
-        yield f"{_PRODUCTS[name]:<11} {size(space.bytes)}{grows}"
+        yield f"{_PRODUCTS[name]:<11} {format_size(space.bytes)}{grows}"
     for disk in status.disks:
         full = (
             "never full at today's rate" if disk.full_in_days is None else f"full in {_days(disk.full_in_days)} at"
             " today's rate"
         )  # fmt: skip
         what = ", ".join(_PRODUCTS[name] for name in disk.what)
-        yield f"disk        {size(disk.free_bytes)} of {size(disk.total_bytes)} free, {full} ({what})"
+        yield f"disk        {format_size(disk.free_bytes)} of {format_size(disk.total_bytes)} free, {full} ({what})"
 
 
-def _kept(status: ArchiveStatus) -> Iterator[str]:
+def _pin_lines(status: ArchiveStatus) -> Iterator[str]:
     if status.held_by and status.keep["keep"]:
         yield f"held by     the oldest part of the archive stays because of {status.held_by}"
     for hold in status.holds:
@@ -108,7 +109,7 @@ def _drill(status: ArchiveStatus) -> Iterator[str]:
     if status.drill["state"] == "done":
         yield (
             f"drill       {when}: {result.get('tables', 0)} tables as of {_moment(int(result.get('ts', 0)))}, restored"
-            f" and right in {duration(float(result.get('seconds', 0.0)))}"
+            f" and right in {format_duration(float(result.get('seconds', 0.0)))}"
         )
     else:
         said = f": {status.drill['said']}" if status.drill["said"] else ""
@@ -118,7 +119,7 @@ def _drill(status: ArchiveStatus) -> Iterator[str]:
 
 
 def _days(days: float) -> str:
-    return duration(days * 86_400) if days < 2 else f"{days:,.0f} days"
+    return format_duration(days * 86_400) if days < 2 else f"{days:,.0f} days"
 
 
 def _between(lo: int, hi: int) -> str:

@@ -7,34 +7,34 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli._copy_progress import job_shown
+from sluice.cli._copy_progress import show_job_progress
 
 if TYPE_CHECKING:
-    from etl.backfill import BackfillSummary
-    from etl.settings import Settings
-    from relay.jobs import Job
+    from sluice.etl.copy.backfill import BackfillSummary
+    from sluice.etl.settings import Settings
+    from sluice.relay.jobs import Job
 
 _DIFFERS = 1
 
 
-def run_here(settings: Settings, job: Job, command: str, *, as_json: bool = False) -> int:
+def run_job(settings: Settings, job: Job, command: str, *, as_json: bool = False) -> int:
     """Run a backfill, or go on with it, and say what it did; the exit code."""
-    from cli._this_process import pausing, this_process
-    from etl.backfill import run_backfill
+    from sluice.cli._this_process import local_runner, pause_on_signals
+    from sluice.etl.copy.backfill import run_backfill
 
-    with pausing(settings, job.spec.kind), job_shown(job):
-        summary = run_backfill(settings, job.id, this_process(command))
+    with pause_on_signals(settings, job.spec.kind), show_job_progress(job):
+        summary = run_backfill(settings, job.id, local_runner(command))
     click.echo(json.dumps(summary.to_json(), indent=2)) if as_json else _print(summary)
     unlike = summary.mode == "compare" and summary.differing
     return _DIFFERS if unlike or summary.state != "done" else 0
 
 
-def cancel_here(settings: Settings, job: Job) -> int:
+def cancel_job(settings: Settings, job: Job) -> int:
     """Give it up; the exit code."""
-    from cli._this_process import this_process
-    from etl.backfill import cancel_backfill
+    from sluice.cli._this_process import local_runner
+    from sluice.etl.copy.backfill import cancel_backfill
 
-    said = cancel_backfill(settings, job.id, this_process("sluice jobs cancel"))
+    said = cancel_backfill(settings, job.id, local_runner("sluice jobs cancel"))
     click.echo(f"cancelled: {said or 'what was copied stays'}")
     return 0
 

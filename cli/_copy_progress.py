@@ -14,15 +14,15 @@ from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
 from rich.table import Column
 
-from cli._sizes import duration, size
-from errors import SluiceError
+from sluice.cli._sizes import format_duration, format_size
+from sluice.errors import SluiceError
 
 if TYPE_CHECKING:
-    from etl.copy import Progress
-    from relay.jobs import Job, JobProgress
+    from sluice.etl.copy import CopyProgressCounts
+    from sluice.relay.jobs import Job, JobProgress
 
-_LINE_EVERY_S = 2.0
-_SHOW_EVERY_S = 1.0
+_LINE_INTERVAL_S = 2.0
+_REDRAW_INTERVAL_S = 1.0
 
 
 class CopyProgress:
@@ -48,7 +48,7 @@ class CopyProgress:
         if self._bars is not None:
             self._bars.stop()
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: CopyProgressCounts) -> None:
         """Show how far it is."""
         self._show(*_extent(progress), copy_text(progress, time.monotonic()))
 
@@ -61,15 +61,15 @@ class CopyProgress:
         now = time.monotonic()
         if self._bars is not None:
             self._bars.update(self._task, completed=min(done, in_all), total=in_all or None, note=text)
-        elif text and now - self._printed >= _LINE_EVERY_S:
+        elif text and now - self._printed >= _LINE_INTERVAL_S:
             self._printed = now
             click.echo(text, err=True)
 
 
 @contextlib.contextmanager
-def job_shown(job: Job) -> Iterator[None]:
+def show_job_progress(job: Job) -> Iterator[None]:
     """How far the job is, on the terminal, as long as the context lasts."""
-    from relay.jobs import meanwhile
+    from sluice.relay.jobs import run_every
 
     with CopyProgress() as display:
 
@@ -78,11 +78,11 @@ def job_shown(job: Job) -> Iterator[None]:
                 display.show_job(job.status().progress)
             return False
 
-        with meanwhile(show, _SHOW_EVERY_S, "progress"):
+        with run_every(show, _REDRAW_INTERVAL_S, "progress"):
             yield
 
 
-def copy_text(progress: Progress, now: float) -> str:
+def copy_text(progress: CopyProgressCounts, now: float) -> str:
     """How far a copy is, in a line; `now`: a `time.monotonic()`."""
     seconds = max(now - progress.began_s, 1e-3)
     done, in_all = _extent(progress)
@@ -97,14 +97,14 @@ def copy_text(progress: Progress, now: float) -> str:
 
 
 def _left(seconds: float) -> str:
-    return f"about {duration(seconds)} left"
+    return f"about {format_duration(seconds)} left"
 
 
 def _read(done: int, in_all: int, *, is_all: bool) -> str:
-    return size(done) if is_all else f"{size(done)} of about {size(in_all)}"
+    return format_size(done) if is_all else f"{format_size(done)} of about {format_size(in_all)}"
 
 
-def _extent(progress: Progress) -> tuple[int, int]:
+def _extent(progress: CopyProgressCounts) -> tuple[int, int]:
     """How much is done, and of how much: bytes, or chunks if nothing tells of bytes."""
     if progress.bytes_in_all:
         return min(progress.planned_bytes, progress.bytes_in_all), progress.bytes_in_all
@@ -116,7 +116,7 @@ def job_text(progress: JobProgress) -> str:
     whole = progress.in_all
     percent = f"{progress.percent} %" if whole.bytes_in_all or whole.chunks_in_all else ""
     parts = [
-        f"{percent} of about {size(whole.bytes_in_all)}" if whole.bytes_in_all else percent,
+        f"{percent} of about {format_size(whole.bytes_in_all)}" if whole.bytes_in_all else percent,
         f"{whole.done.rows:,} rows, {progress.rows_per_s:,.0f}/s" if whole.done.rows else "",
         _left(progress.left_s) if progress.left_s else "",
         *progress.doing,

@@ -6,26 +6,26 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli._copy_progress import CopyProgress
-from cli._sizes import duration
-from cli._this_process import paused_as_ordered, pausing, this_process
+from sluice.cli._copy_progress import CopyProgress
+from sluice.cli._sizes import format_duration
+from sluice.cli._this_process import local_runner, pause_on_signals, print_paused
 
 if TYPE_CHECKING:
-    from etl.settings import Settings
-    from relay.jobs import Job
+    from sluice.etl.settings import Settings
+    from sluice.relay.jobs import Job
 
 
-def run_here(settings: Settings, job: Job, command: str) -> int:
+def run_job(settings: Settings, job: Job, command: str) -> int:
     """Do it, or go on with it, and say what was tried; the exit code."""
-    from etl.drill import run_drill
-    from relay.jobs import CANCELLED, PAUSED
-    from upstream import tso
+    from sluice.etl.restore.drill import run_drill
+    from sluice.relay.jobs import CANCELLED, PAUSED
+    from sluice.tidb import tso
 
     click.echo(f"job      {job.id}", err=True)
-    with pausing(settings, job.spec.kind), CopyProgress() as display:
-        done = run_drill(settings, job, this_process(command), on_progress=display.show)
+    with pause_on_signals(settings, job.spec.kind), CopyProgress() as display:
+        done = run_drill(settings, job, local_runner(command), on_progress=display.show)
     if done.state == PAUSED:
-        return paused_as_ordered()
+        return print_paused()
     if done.state == CANCELLED:
         click.echo("cancelled: what was restored is dropped")
         return 1
@@ -34,15 +34,15 @@ def run_here(settings: Settings, job: Job, command: str) -> int:
     verified = f", {done.verified_tables} tables verified" if done.verified_tables else ", nothing was verified"
     click.echo(
         f"as of {tso.text(done.ts)}: {done.rows:,} rows of the base and {done.changes:,} row changes restored in"
-        f" {duration(done.seconds)}{verified}; then dropped"
+        f" {format_duration(done.seconds)}{verified}; then dropped"
     )
     return 0
 
 
-def cancel_here(settings: Settings, job: Job) -> int:
+def cancel_job(settings: Settings, job: Job) -> int:
     """Give it up; the exit code."""
-    from etl.drill import cancel_drill
+    from sluice.etl.restore.drill import cancel_drill
 
-    cancel_drill(settings, job, this_process("sluice jobs cancel"))
+    cancel_drill(settings, job, local_runner("sluice jobs cancel"))
     click.echo("cancelled: what was restored is dropped")
     return 0

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli._copy_progress import CopyProgress
-from cli._this_process import paused_as_ordered, pausing, this_process
+from sluice.cli._copy_progress import CopyProgress
+from sluice.cli._this_process import local_runner, pause_on_signals, print_paused
 
 if TYPE_CHECKING:
-    from etl.copy import BootstrapSummary
-    from etl.settings import Settings
-    from relay.jobs import Job
+    from sluice.etl.copy import BootstrapSummary
+    from sluice.etl.settings import Settings
+    from sluice.relay.jobs import Job
 
-Act = Callable[["Settings", "Job"], int]
+JobAction = Callable[["Settings", "Job"], int]
 
 
-def say_bootstrap(summary: BootstrapSummary) -> int:
+def print_bootstrap(summary: BootstrapSummary) -> int:
     """Print how a bootstrap ended; the exit code."""
-    from relay.jobs import CANCELLED, PAUSED
+    from sluice.relay.jobs import CANCELLED, PAUSED
 
     for warning in summary.warnings:
         click.echo(f"note     {warning}")
@@ -30,7 +30,7 @@ def say_bootstrap(summary: BootstrapSummary) -> int:
         click.echo("cancelled: what was copied is taken back" + (", but for what is named" if summary.left else ""))
         return 1
     if summary.state == PAUSED:
-        return paused_as_ordered()
+        return print_paused()
     rate = summary.rows / max(summary.seconds, 1e-3)
     click.echo(
         f"{summary.tables} tables, {summary.rows_there:,} rows are downstream; {summary.rows:,} rows and"
@@ -41,104 +41,104 @@ def say_bootstrap(summary: BootstrapSummary) -> int:
 
 
 def _resume_bootstrap(settings: Settings, job: Job) -> int:
-    from etl.copy import resume_bootstrap
+    from sluice.etl.copy import resume_bootstrap
 
-    with pausing(settings, job.spec.kind), CopyProgress() as display:
-        return say_bootstrap(resume_bootstrap(settings, job, this_process("sluice jobs resume"), display.show))
+    with pause_on_signals(settings, job.spec.kind), CopyProgress() as display:
+        return print_bootstrap(resume_bootstrap(settings, job, local_runner("sluice jobs resume"), display.show))
 
 
 def _cancel_bootstrap(settings: Settings, job: Job) -> int:
-    from etl.copy import cancel_bootstrap
+    from sluice.etl.copy import cancel_bootstrap
 
-    say_bootstrap(cancel_bootstrap(settings, job, this_process("sluice jobs cancel")))
+    print_bootstrap(cancel_bootstrap(settings, job, local_runner("sluice jobs cancel")))
     return 0
 
 
 def _resume_reapply(settings: Settings, job: Job) -> int:
-    from cli._reapply_job import run_here
+    from sluice.cli._reapply_job import run_job
 
-    return run_here(settings, job, "sluice jobs resume")
+    return run_job(settings, job, "sluice jobs resume")
 
 
 def _cancel_reapply(settings: Settings, job: Job) -> int:
-    from cli._reapply_job import cancel_here
+    from sluice.cli._reapply_job import cancel_job
 
-    return cancel_here(settings, job)
+    return cancel_job(settings, job)
 
 
 def _resume_backfill(settings: Settings, job: Job) -> int:
-    from cli._backfill_job import run_here
+    from sluice.cli._backfill_job import run_job
 
-    return run_here(settings, job, "sluice jobs resume")
+    return run_job(settings, job, "sluice jobs resume")
 
 
 def _cancel_backfill(settings: Settings, job: Job) -> int:
-    from cli._backfill_job import cancel_here
+    from sluice.cli._backfill_job import cancel_job
 
-    return cancel_here(settings, job)
+    return cancel_job(settings, job)
 
 
 def _resume_restore(settings: Settings, job: Job) -> int:
-    from cli._restore_job import run_here
+    from sluice.cli._restore_job import run_job
 
-    return run_here(settings, job, "sluice jobs resume")
+    return run_job(settings, job, "sluice jobs resume")
 
 
 def _cancel_restore(settings: Settings, job: Job) -> int:
-    from cli._restore_job import cancel_here
+    from sluice.cli._restore_job import cancel_job
 
-    return cancel_here(settings, job)
+    return cancel_job(settings, job)
 
 
 def _resume_restore_files(settings: Settings, job: Job) -> int:
-    from cli._restore_files_job import run_here
+    from sluice.cli._restore_files_job import run_job
 
-    return run_here(settings, job, "sluice jobs resume")
+    return run_job(settings, job, "sluice jobs resume")
 
 
 def _cancel_restore_files(settings: Settings, job: Job) -> int:
-    from cli._restore_files_job import cancel_here
+    from sluice.cli._restore_files_job import cancel_job
 
-    return cancel_here(settings, job)
+    return cancel_job(settings, job)
 
 
 def _resume_base(settings: Settings, job: Job) -> int:
-    from cli._base_job import run_here
+    from sluice.cli._base_job import run_job
 
-    return run_here(settings, job, "sluice jobs resume")
+    return run_job(settings, job, "sluice jobs resume")
 
 
 def _cancel_base(settings: Settings, job: Job) -> int:
-    from cli._base_job import cancel_here
+    from sluice.cli._base_job import cancel_job
 
-    return cancel_here(settings, job)
+    return cancel_job(settings, job)
 
 
 def _resume_drill(settings: Settings, job: Job) -> int:
-    from cli._drill_job import run_here
+    from sluice.cli._drill_job import run_job
 
-    return run_here(settings, job, "sluice jobs resume")
+    return run_job(settings, job, "sluice jobs resume")
 
 
 def _cancel_drill(settings: Settings, job: Job) -> int:
-    from cli._drill_job import cancel_here
+    from sluice.cli._drill_job import cancel_job
 
-    return cancel_here(settings, job)
+    return cancel_job(settings, job)
 
 
 def _resume_verify(settings: Settings, job: Job) -> int:
-    from cli._verify_job import run_here
+    from sluice.cli._verify_job import run_job
 
-    return run_here(settings, job, "sluice jobs resume")
+    return run_job(settings, job, "sluice jobs resume")
 
 
 def _cancel_verify(settings: Settings, job: Job) -> int:
-    from cli._verify_job import cancel_here
+    from sluice.cli._verify_job import cancel_job
 
-    return cancel_here(settings, job)
+    return cancel_job(settings, job)
 
 
-RESUME: dict[str, Act] = {
+RESUME: dict[str, JobAction] = {
     "backfill": _resume_backfill,
     "base": _resume_base,
     "bootstrap": _resume_bootstrap,
@@ -149,7 +149,7 @@ RESUME: dict[str, Act] = {
     "verify": _resume_verify,
 }
 """Goes on with a job of each kind in this process; the exit code."""
-CANCEL: dict[str, Act] = {
+CANCEL: dict[str, JobAction] = {
     "backfill": _cancel_backfill,
     "base": _cancel_base,
     "bootstrap": _cancel_bootstrap,

@@ -1,10 +1,10 @@
-"""A job in a few lines, from what `relay.jobs.JobStatus.to_json` says."""
+"""A job in a few lines, from what `sluice.relay.jobs.JobStatus.to_json` says."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from cli._sizes import duration, size
+from sluice.cli._sizes import format_duration, format_size
 
 
 def job_lines(job: dict[str, Any]) -> list[str]:
@@ -16,8 +16,8 @@ def job_lines(job: dict[str, Any]) -> list[str]:
     if job["state"] == "running" and progress["rows_per_s"]:
         left = progress["left_s"]
         lines.append(
-            f"{progress['rows_per_s']:,.0f} rows/s, {size(progress['bytes_per_s'])}/s"
-            f"{'' if left is None else f', about {duration(left)} left'}"
+            f"{progress['rows_per_s']:,.0f} rows/s, {format_size(progress['bytes_per_s'])}/s"
+            f"{'' if left is None else f', about {format_duration(left)} left'}"
         )
     if job["said"]:
         lines.append(job["said"])
@@ -30,9 +30,9 @@ def done(progress: dict[str, Any]) -> str:
     """How much is done of what there is, of a job's progress or of a table's. What nothing tells is left out."""
     size_in_all, chunks_in_all = progress["bytes_in_all"], progress["chunks_in_all"]
     percent = f"{progress['percent']} %" if size_in_all or chunks_in_all else ""
-    read = size(progress["bytes"]) if size_in_all else ""
+    read = format_size(progress["bytes"]) if size_in_all else ""
     if progress["bytes"] < size_in_all:
-        read = f"{read} of about {size(size_in_all)}"
+        read = f"{read} of about {format_size(size_in_all)}"
     of = f" of {chunks_in_all:,}" if progress["chunks"] < chunks_in_all else ""
     chunks = f"{progress['chunks']:,}{of} chunk{'' if (chunks_in_all or progress['chunks']) == 1 else 's'}"
     return ", ".join(part for part in (percent, f"{progress['rows']:,} rows", read, chunks) if part)

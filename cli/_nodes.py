@@ -6,8 +6,8 @@ import json
 
 import click
 
-from cli._settings import acting_on, config_option, operator, settings_of
-from upstream import NodeStatus, tso
+from sluice.cli._settings import config_option, operator_name, settings_for_write, settings_of
+from sluice.tidb import NodeStatus, tso
 
 _HELP = {
     "pumps": {
@@ -46,7 +46,7 @@ def _list(kind: str) -> click.Command:
     @config_option
     @click.pass_context
     def command(ctx: click.Context, *, as_json: bool, config: str | None) -> None:
-        from etl.operate import nodes
+        from sluice.etl.operate import nodes
 
         found = nodes.list_nodes(settings_of(ctx, config), kind)
         if as_json:
@@ -70,9 +70,9 @@ def _leave(kind: str, action: str) -> click.Command:
     @config_option
     @click.pass_context
     def command(ctx: click.Context, node_id: str, *, gone: bool, config: str | None) -> None:
-        from etl.operate import nodes
+        from sluice.etl.operate import nodes
 
-        click.echo(nodes.leave(acting_on(ctx, config), kind, node_id, action, is_gone=gone))
+        click.echo(nodes.leave(settings_for_write(ctx, config), kind, node_id, action, is_gone=gone))
 
     return command
 
@@ -83,9 +83,9 @@ def _forget(kind: str) -> click.Command:
     @config_option
     @click.pass_context
     def command(ctx: click.Context, node_id: str, config: str | None) -> None:
-        from etl.operate import nodes
+        from sluice.etl.operate import nodes
 
-        click.echo(nodes.forget(acting_on(ctx, config), kind, node_id, operator()))
+        click.echo(nodes.forget(settings_for_write(ctx, config), kind, node_id, operator_name()))
 
     return command
 

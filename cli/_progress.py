@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
 
-from cli._copy_progress import copy_text
-from embedded.view import Progress
+from sluice.cli._copy_progress import copy_text
+from sluice.devstack.progress_view import ReplicationProgress
 
 if TYPE_CHECKING:
-    from etl.copy import Progress as CopyProgress
+    from sluice.etl.copy import CopyProgressCounts as CopyProgress
 
-_LINE_EVERY_S = 2.0
+_LINE_INTERVAL_S = 2.0
 
 
 class ReplayProgress:
@@ -67,11 +67,11 @@ class ReplayProgress:
             self._bars.update(
                 self._tasks[name], completed=progress.chunks, total=progress.chunks_in_all or None, note=text
             )
-        elif now - self._printed >= _LINE_EVERY_S:
+        elif now - self._printed >= _LINE_INTERVAL_S:
             self._printed = now
             click.echo(f"{what}: {text}", err=True)
 
-    def show(self, what: str, total: int, progress: Progress, copied: int = 0) -> None:
+    def show(self, what: str, total: int, progress: ReplicationProgress, copied: int = 0) -> None:
         """Show `progress` on the way to the snapshot `what`; `total`: transactions that are to come, 0 if not known, of
         which `copied` needn't be replicated.
         """
@@ -89,7 +89,7 @@ class ReplayProgress:
             return
         now = time.monotonic()
         key = (what, *counts.values())
-        if now - self._printed >= _LINE_EVERY_S and key != self._last:
+        if now - self._printed >= _LINE_INTERVAL_S and key != self._last:
             self._printed, self._last = now, key
             click.echo(
                 f"{what}: transactions "

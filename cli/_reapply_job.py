@@ -7,46 +7,48 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli._copy_progress import CopyProgress
-from cli._settings import operator
-from cli._stack import stop_signals_raise
+from sluice.cli._copy_progress import CopyProgress
+from sluice.cli._settings import operator_name
+from sluice.cli._stack import signals_as_interrupt
 
 if TYPE_CHECKING:
-    from etl.reapply import ReapplySummary
-    from etl.settings import Settings
-    from relay.jobs import Done, Job, TableProgress
+    from sluice.etl.settings import Settings
+    from sluice.etl.verify.reapply import ReplaySummary
+    from sluice.relay.jobs import Job, JobCounts, TableProgress
 
 
-def run_here(settings: Settings, job: Job, command: str) -> int:
+def run_job(settings: Settings, job: Job, command: str) -> int:
     """Do it, or go on with it, and say what was done; the exit code."""
-    from etl.copy import Progress
-    from etl.reapply import run_reapply
-    from relay.jobs import Runner
+    from sluice.etl.copy import CopyProgressCounts
+    from sluice.etl.verify.reapply import run_reapply
+    from sluice.relay.jobs import Runner
 
     began = time.monotonic()
     click.echo(f"job      {job.id}", err=True)
-    with stop_signals_raise(), CopyProgress() as display:
+    with signals_as_interrupt(), CopyProgress() as display:
 
-        def show(done: Done, of: TableProgress) -> None:
+        def show(done: JobCounts, of: TableProgress) -> None:
             left = of.bytes_in_all - of.done.bytes
-            display.show(Progress(left, 0, done.bytes, done.bytes, 0, done.rows, doing="row changes", began_s=began))
+            display.show(
+                CopyProgressCounts(left, 0, done.bytes, done.bytes, 0, done.rows, doing="row changes", began_s=began)
+            )
 
-        summary = run_reapply(settings, job, Runner(f"`{command}` of {operator()}"), on_progress=show)
-    return _say(summary)
+        summary = run_reapply(settings, job, Runner(f"`{command}` of {operator_name()}"), on_progress=show)
+    return _print_summary(summary)
 
 
-def cancel_here(settings: Settings, job: Job) -> int:
+def cancel_job(settings: Settings, job: Job) -> int:
     """Give it up; the exit code."""
-    from etl.reapply import cancel_reapply
-    from relay.jobs import Runner
+    from sluice.etl.verify.reapply import cancel_reapply
+    from sluice.relay.jobs import Runner
 
-    said = cancel_reapply(settings, job, Runner(f"`sluice jobs cancel` of {operator()}"))
+    said = cancel_reapply(settings, job, Runner(f"`sluice jobs cancel` of {operator_name()}"))
     click.echo(f"cancelled: {said}")
     return 0
 
 
-def _say(summary: ReapplySummary) -> int:
-    from upstream import tso
+def _print_summary(summary: ReplaySummary) -> int:
+    from sluice.tidb import tso
 
     for warning in summary.warnings:
         click.echo(f"note     {warning}")

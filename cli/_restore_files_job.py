@@ -6,42 +6,42 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli._copy_progress import job_shown
-from cli._this_process import paused_as_ordered, pausing, this_process
+from sluice.cli._copy_progress import show_job_progress
+from sluice.cli._this_process import local_runner, pause_on_signals, print_paused
 
 if TYPE_CHECKING:
-    from etl.restore import FilesSummary
-    from etl.settings import Settings
-    from relay.jobs import Job
+    from sluice.etl.restore import FilesSummary
+    from sluice.etl.settings import Settings
+    from sluice.relay.jobs import Job
 
 
-def run_here(settings: Settings, job: Job, command: str) -> int:
+def run_job(settings: Settings, job: Job, command: str) -> int:
     """Do it, or go on with it, and say what was done; the exit code."""
-    from etl.restore import run_files
+    from sluice.etl.restore import run_files
 
     click.echo(f"job      {job.id}", err=True)
-    with pausing(settings, job.spec.kind), job_shown(job):
-        summary = run_files(settings, job, this_process(command))
-    return _say(summary, job)
+    with pause_on_signals(settings, job.spec.kind), show_job_progress(job):
+        summary = run_files(settings, job, local_runner(command))
+    return _print_summary(summary, job)
 
 
-def cancel_here(settings: Settings, job: Job) -> int:
+def cancel_job(settings: Settings, job: Job) -> int:
     """Give it up; the exit code."""
-    from etl.restore import cancel_files
+    from sluice.etl.restore import cancel_files
 
-    return _say(cancel_files(settings, job, this_process("sluice jobs cancel")), job)
+    return _print_summary(cancel_files(settings, job, local_runner("sluice jobs cancel")), job)
 
 
-def _say(summary: FilesSummary, job: Job) -> int:
-    from relay.jobs import CANCELLED, PAUSED
-    from upstream import tso
+def _print_summary(summary: FilesSummary, job: Job) -> int:
+    from sluice.relay.jobs import CANCELLED, PAUSED
+    from sluice.tidb import tso
 
     if summary.state == CANCELLED:
         said = job.entry().said
         click.echo(f"cancelled: {said or 'nothing of it stays'}")
         return 1
     if summary.state == PAUSED:
-        return paused_as_ordered()
+        return print_paused()
     for table in summary.tables:
         click.echo(f"table    {table.name}: {table.rows:,} rows in {table.file}")
     click.echo(

@@ -6,36 +6,36 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli._copy_progress import CopyProgress
-from cli._this_process import paused_as_ordered, pausing, this_process
+from sluice.cli._copy_progress import CopyProgress
+from sluice.cli._this_process import local_runner, pause_on_signals, print_paused
 
 if TYPE_CHECKING:
-    from etl.restore import RestoreSummary
-    from etl.settings import Settings
-    from relay.jobs import Job
+    from sluice.etl.restore import RestoreSummary
+    from sluice.etl.settings import Settings
+    from sluice.relay.jobs import Job
 
 
-def run_here(settings: Settings, job: Job, command: str) -> int:
+def run_job(settings: Settings, job: Job, command: str) -> int:
     """Do it, or go on with it, and say what was done; the exit code."""
-    from etl.restore import run_restore
+    from sluice.etl.restore import run_restore
 
     click.echo(f"job      {job.id}", err=True)
-    with pausing(settings, job.spec.kind), CopyProgress() as display:
-        summary = run_restore(settings, job, this_process(command), on_progress=display.show)
-    return _say(summary)
+    with pause_on_signals(settings, job.spec.kind), CopyProgress() as display:
+        summary = run_restore(settings, job, local_runner(command), on_progress=display.show)
+    return _print_summary(summary)
 
 
-def cancel_here(settings: Settings, job: Job) -> int:
+def cancel_job(settings: Settings, job: Job) -> int:
     """Give it up; the exit code."""
-    from etl.restore import cancel_restore
+    from sluice.etl.restore import cancel_restore
 
-    _say(cancel_restore(settings, job, this_process("sluice jobs cancel")))
+    _print_summary(cancel_restore(settings, job, local_runner("sluice jobs cancel")))
     return 0
 
 
-def _say(summary: RestoreSummary) -> int:
-    from relay.jobs import CANCELLED, PAUSED
-    from upstream import tso
+def _print_summary(summary: RestoreSummary) -> int:
+    from sluice.relay.jobs import CANCELLED, PAUSED
+    from sluice.tidb import tso
 
     for warning in summary.warnings:
         click.echo(f"note     {warning}")
@@ -45,7 +45,7 @@ def _say(summary: RestoreSummary) -> int:
         click.echo("cancelled: what was restored is taken back" + (", but for what is named" if summary.left else ""))
         return 1
     if summary.state == PAUSED:
-        return paused_as_ordered()
+        return print_paused()
     verified = summary.verified
     click.echo(
         f"{summary.tables} tables are in {summary.to} as they were at {tso.text(summary.until)}:"

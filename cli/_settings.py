@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from cli._stack import stack_of
+from sluice.cli._stack import stack_of
 
 if TYPE_CHECKING:
-    from etl.settings import Settings
-    from etl.settings.pipelines import Pipelines
+    from sluice.etl.settings import Settings
+    from sluice.etl.settings.pipelines import Pipelines
 
 
 _NAME = "sluice.pipeline"
@@ -40,7 +40,7 @@ def _remember(ctx: click.Context, _: click.Parameter, name: str | None) -> None:
         ctx.meta[_NAME] = name
 
 
-def named_config(ctx: click.Context, config: str | None) -> str | None:
+def config_path(ctx: click.Context, config: str | None) -> str | None:
     """The settings file that `--config`, `--pipeline` or $SLUICE_CONFIG names, or the only one in $SLUICE_PIPELINES; a
     `--home` that was typed goes before the variables. Raises SettingsError, UsageError.
     """
@@ -55,7 +55,7 @@ def named_config(ctx: click.Context, config: str | None) -> str | None:
 
 
 def _path_of(name: str) -> Path:
-    from etl.settings.pipelines import pipelines
+    from sluice.etl.settings.pipelines import pipelines
 
     named = pipelines().named(name)
     _ = named.settings  # says what is wrong with it
@@ -66,7 +66,7 @@ def _path_of(name: str) -> Path:
 
 def _only_one(ctx: click.Context) -> str | None:
     """The file of the only pipeline in $SLUICE_PIPELINES, None if that isn't set. Raises UsageError for several."""
-    from etl.settings.pipelines import pipelines
+    from sluice.etl.settings.pipelines import pipelines
 
     if not os.environ.get("SLUICE_PIPELINES"):
         return None
@@ -78,9 +78,9 @@ def _only_one(ctx: click.Context) -> str | None:
 
 def settings_of(ctx: click.Context, config: str | None) -> Settings:
     """The settings of the pipeline that the command is about. Raises SettingsError."""
-    from etl.settings import CONFIG_VARIABLE, SettingsError, load_settings
+    from sluice.etl.settings import CONFIG_VARIABLE, SettingsError, load_settings
 
-    path = named_config(ctx, config) or str(stack_of(ctx).home / "sluice.toml")
+    path = config_path(ctx, config) or str(stack_of(ctx).home / "sluice.toml")
     if not Path(path).exists():
         raise SettingsError(
             f"no settings at {path}: pass --config, or set {CONFIG_VARIABLE} to the settings file, or start a stack"
@@ -93,7 +93,7 @@ def pipelines_of(ctx: click.Context, config: str | None) -> Pipelines:
     """The pipelines that a command which looks at all of them is about: that of --config or --pipeline alone; else
     those that the environment names; else the one-machine stack's. Raises SettingsError, UsageError.
     """
-    from etl.settings.pipelines import NamedPipeline, Pipelines, pipelines
+    from sluice.etl.settings.pipelines import NamedPipeline, Pipelines, pipelines
 
     if (name := ctx.meta.get(_NAME)) is not None and not config:
         return Pipelines({name: NamedPipeline(name, _path_of(name))})
@@ -106,22 +106,22 @@ def pipelines_of(ctx: click.Context, config: str | None) -> Pipelines:
     return Pipelines({"": NamedPipeline("", stack_of(ctx).home / "sluice.toml")})
 
 
-def acting_on(ctx: click.Context, config: str | None) -> Settings:
+def settings_for_write(ctx: click.Context, config: str | None) -> Settings:
     """Return the settings of the pipeline that the command is going to change something of; print which one that is.
 
     Raises SettingsError, and UsageError when it isn't clear which is meant.
     """
-    from etl.operate import identity
-    from etl.settings import CONFIG_VARIABLE
+    from sluice.etl.operate import describe_pipeline
+    from sluice.etl.settings import CONFIG_VARIABLE
 
     possible = {} if config or _NAME in ctx.meta else _possible(ctx)
     if len(possible) > 1:
         found = "\n".join(f"  {_option(path)}   ({why})" for path, why in possible.items())
         raise click.UsageError(f"which pipeline? There is more than one; say which:\n{found}", ctx)
     settings = settings_of(ctx, config)
-    path = config or named_config(ctx, config) or str(stack_of(ctx).home / "sluice.toml")
+    path = config or config_path(ctx, config) or str(stack_of(ctx).home / "sluice.toml")
     click.echo(
-        f"{identity(settings)}"
+        f"{describe_pipeline(settings)}"
         f" ({path}{'' if config or not os.environ.get(CONFIG_VARIABLE) else f', from {CONFIG_VARIABLE}'})",
         err=True,
     )
@@ -130,8 +130,8 @@ def acting_on(ctx: click.Context, config: str | None) -> Settings:
 
 def _possible(ctx: click.Context) -> dict[Path, str]:
     """The settings files that a command without --config could mean, each once, and why."""
-    from etl.settings import CONFIG_VARIABLE
-    from etl.settings.pipelines import pipelines
+    from sluice.etl.settings import CONFIG_VARIABLE
+    from sluice.etl.settings.pipelines import pipelines
 
     if ctx.find_root().get_parameter_source("home") == ParameterSource.COMMANDLINE:
         return {}
@@ -151,12 +151,12 @@ def _possible(ctx: click.Context) -> dict[Path, str]:
 
 
 def _option(path: Path) -> str:
-    from etl.settings.pipeline_names import name_of
+    from sluice.etl.settings.pipeline_names import name_of
 
     return f"--pipeline {name}" if (name := name_of(path)) else f"--config {path}"
 
 
-def operator() -> str:
+def operator_name() -> str:
     """Who gives the command, for decisions."""
     try:
         user = getpass.getuser()

@@ -5,7 +5,7 @@ from __future__ import annotations
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
-def size(count: float) -> str:
+def format_size(count: float) -> str:
     """A number of bytes: ``0 B``, ``4.2 kB``, ``1,234.5 TB``."""
     power = 0
     while count >= 999.95 and power < len(_UNITS) - 1:
@@ -13,7 +13,7 @@ def size(count: float) -> str:
     return f"{count:,.0f} {_UNITS[0]}" if power == 0 else f"{count:,.1f} {_UNITS[power]}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A time: ``0 s``, ``59 s``, ``2 min 5 s``, ``3 h 20 min``."""
     whole = round(seconds)
     if whole < 60:

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 if TYPE_CHECKING:
-    from embedded import Stack
+    from sluice.devstack import Stack
 
 Command = Callable[..., Any]
 
 
 def stack_of(ctx: click.Context) -> Stack:
     """The stack in the folder that `--home` or SLUICE_HOME names, else the repository's."""
-    from embedded import Stack
+    from sluice.devstack import Stack
 
     home: str | None = ctx.obj
     return Stack(Path(home) if home else None)
 
 
 @contextmanager
-def stop_signals_raise() -> Iterator[None]:
+def signals_as_interrupt() -> Iterator[None]:
     """SIGTERM and SIGHUP end the block as Ctrl-C does, so that what it started is stopped. Once is enough: while
     stopping, further ones are ignored."""
 

@@ -9,31 +9,31 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli._settings import operator
-from cli._stack import stop_signals_raise
+from sluice.cli._settings import operator_name
+from sluice.cli._stack import signals_as_interrupt
 
 if TYPE_CHECKING:
-    from etl.settings import Settings
-    from relay.jobs import Runner
+    from sluice.etl.settings import Settings
+    from sluice.relay.jobs import Runner
 
 
-def this_process(command: str) -> Runner:
+def local_runner(command: str) -> Runner:
     """This process as the one that runs a job."""
-    from relay.jobs import Runner
+    from sluice.relay.jobs import Runner
 
-    return Runner(f"`{command}` of {operator()}")
+    return Runner(f"`{command}` of {operator_name()}")
 
 
 @contextmanager
-def pausing(settings: Settings, kind: str) -> Iterator[None]:
+def pause_on_signals(settings: Settings, kind: str) -> Iterator[None]:
     """Ctrl-C, SIGTERM and SIGHUP pause the job that is run inside, and say how to go on."""
-    from relay.jobs import PAUSED, Jobs
+    from sluice.relay.jobs import PAUSED, Jobs
 
     try:
-        with stop_signals_raise():
+        with signals_as_interrupt():
             yield
     except KeyboardInterrupt:
-        for job in Jobs.of(settings.open_relay()).list():
+        for job in Jobs.for_pipeline(settings.open_relay()).list():
             entry = job.entry()
             if entry.state == PAUSED and job.spec.kind == kind and entry.runner and entry.runner.pid == os.getpid():
                 click.echo(
@@ -42,7 +42,7 @@ def pausing(settings: Settings, kind: str) -> Iterator[None]:
         raise
 
 
-def paused_as_ordered() -> int:
+def print_paused() -> int:
     """Says that somebody ordered the job to pause, and how to go on; the exit code."""
     click.echo("paused, as was ordered: `sluice jobs resume`, or the same command, goes on with it")
     return 1

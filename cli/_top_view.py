@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from cli._sizes import size
+from sluice.cli._sizes import format_size
 
 if TYPE_CHECKING:
-    from etl.overview import Overview
-    from relay.measures import LagPoint
+    from sluice.etl.operate.overview import Overview
+    from sluice.relay.measures import LagPoint
 
-__all__ = ["Shown", "screen"]
+__all__ = ["PipelineView", "screen"]
 
 _COLOURS = {
     "works": "green", "idle": "dim", "waits": "yellow", "paused": "yellow", "stopped": "bold red", "unknown": "red",
 }  # fmt: skip
 _BARS = "▁▂▃▄▅▆▇█"
-_MOST_PUMPS, _MOST_JOBS = 5, 3
-_PART, _STATE, _LAG, _PACE = 12, 9, 12, 18
+_MAX_PUMPS, _MAX_JOBS = 5, 3
+_PART_WIDTH, _STATE_WIDTH, _LAG_WIDTH, _RATE_WIDTH = 12, 9, 12, 18
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class PipelineView:
     """What is to be shown of a pipeline. `error`: why it can't be seen now, "" if it can; `overview` is older then."""
 
     name: str
@@ -36,7 +36,7 @@ class Shown:
     error: str = ""
 
 
-def screen(shown: Shown, width: int, height: int, keys: str = "") -> Text:
+def screen(shown: PipelineView, width: int, height: int, keys: str = "") -> Text:
     """All lines, cut to the width; at most `height` of them, the last one the keys."""
     lines = [_cut(line, width) for line in _lines(shown, width)]
     room = height - (1 if keys else 0)
@@ -57,7 +57,7 @@ def _cut(line: Text, width: int) -> Text:
     return line
 
 
-def _lines(shown: Shown, width: int) -> Iterator[Text]:
+def _lines(shown: PipelineView, width: int) -> Iterator[Text]:
     seen = shown.overview
     if seen is None:
         yield Text(f"{shown.name or 'pipeline'}: {'looking …' if not shown.error else ''}", style="bold")
@@ -65,7 +65,7 @@ def _lines(shown: Shown, width: int) -> Iterator[Text]:
         return
     yield _head(shown.name, seen)
     yield Text(_clean(f"not seen since then: {shown.error}") if shown.error else "", style="red")
-    yield Text(f"{'':{_PART}}{'':{_STATE}}{'behind':>{_LAG}}{'pace':>{_PACE}}  ", style="dim")
+    yield Text(f"{'':{_PART_WIDTH}}{'':{_STATE_WIDTH}}{'behind':>{_LAG_WIDTH}}{'pace':>{_RATE_WIDTH}}  ", style="dim")
     yield from _pumps(seen)
     yield from _way(seen)
     yield Text()
@@ -83,18 +83,18 @@ def _head(name: str, seen: Overview) -> Text:
 
 
 def _row(part: str, state: str, lag: str = "", pace: str = "", more: str = "") -> Text:
-    row = Text(f"{part:<{_PART}}")
-    row.append(f"{state:<{_STATE}}", style=_COLOURS.get(state, ""))
-    return row.append(f"{lag:>{_LAG}}{pace:>{_PACE}}  ").append(_clean(more), style="dim")
+    row = Text(f"{part:<{_PART_WIDTH}}")
+    row.append(f"{state:<{_STATE_WIDTH}}", style=_COLOURS.get(state, ""))
+    return row.append(f"{lag:>{_LAG_WIDTH}}{pace:>{_RATE_WIDTH}}  ").append(_clean(more), style="dim")
 
 
 def _pumps(seen: Overview) -> Iterator[Text]:
     pumps = sorted(seen.pumps, key=lambda pump: (pump.state == "idle", pump.state == "works", -pump.lag_ms))
-    for pump in pumps[:_MOST_PUMPS]:
+    for pump in pumps[:_MAX_PUMPS]:
         lag = _lag(pump.lag_ms) if pump.state != "idle" else ""
         yield _row("pump", pump.state, lag, "", f"{pump.node_id} {pump.registry_state}")
-    if len(pumps) > _MOST_PUMPS:
-        yield _row("", "", "", "", f"and {len(pumps) - _MOST_PUMPS} more pumps")
+    if len(pumps) > _MAX_PUMPS:
+        yield _row("", "", "", "", f"and {len(pumps) - _MAX_PUMPS} more pumps")
     if "upstream" in seen.errors:
         yield _row("pumps", "unknown", more=f"{_as_of(seen, 'upstream')}{seen.errors['upstream']}")
 
@@ -103,13 +103,13 @@ def _way(seen: Overview) -> Iterator[Text]:
     landing, relay, downstream, archive = seen.landing, seen.relay, seen.downstream, seen.archive
     yield _row("landing", landing.state, _lag(landing.lag_ms), f"{landing.changes_per_s:,.0f} rows/s")
     held = f"{_lag(relay.waiting_ms)} of it not applied" if relay.waiting_ms else ""
-    yield _row("relay log", relay.state, "", "" if relay.bytes is None else size(relay.bytes), held)
+    yield _row("relay log", relay.state, "", "" if relay.bytes is None else format_size(relay.bytes), held)
     pace = f"{downstream.changes_per_s:,.0f} rows/s"
     more = f"{_as_of(seen, 'downstream')}{downstream.name}"
     yield _row("downstream", downstream.state, _lag(downstream.lag_ms), pace, more)
     bases = f"{archive.bases} bases" if archive.bases else ""
     lag = _lag(archive.lag_ms) if archive.hi else ""
-    yield _row("archive", archive.state, lag, size(archive.bytes) if archive.bytes else "", bases)
+    yield _row("archive", archive.state, lag, format_size(archive.bytes) if archive.bytes else "", bases)
     verified = seen.verified
     if verified.tables:
         state = "stopped" if verified.differences else "works"
@@ -141,15 +141,15 @@ def _hour(points: Sequence[LagPoint], width: int) -> Text:
 
 
 def _waiting(seen: Overview) -> Iterator[Text]:
-    for job in seen.jobs[:_MOST_JOBS]:
+    for job in seen.jobs[:_MAX_JOBS]:
         progress = job["progress"]
         left = "" if progress["left_s"] is None else f", about {progress['left_s']:,.0f} s left"
         text = f"{_clean(job['id'])}: {progress['percent']} %, {progress['rows_per_s']:,.0f} rows/s{left}"
-        yield Text(f"{'job':<{_PART}}{job['state']:<{_STATE}}   {text}")
-    if len(seen.jobs) > _MOST_JOBS:
-        yield Text(f"{'':<{_PART}}and {len(seen.jobs) - _MOST_JOBS} more jobs: `sluice jobs list`", style="dim")
+        yield Text(f"{'job':<{_PART_WIDTH}}{job['state']:<{_STATE_WIDTH}}   {text}")
+    if len(seen.jobs) > _MAX_JOBS:
+        yield Text(f"{'':<{_PART_WIDTH}}and {len(seen.jobs) - _MAX_JOBS} more jobs: `sluice jobs list`", style="dim")
     if seen.decisions:
-        yield Text(f"{'decided':<{_PART}}{len(seen.decisions)} to come: `sluice decisions list`")
+        yield Text(f"{'decided':<{_PART_WIDTH}}{len(seen.decisions)} to come: `sluice decisions list`")
 
 
 def _held_back(seen: Overview, width: int) -> Iterator[Text]:

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli._sizes import size
+from sluice.cli._sizes import format_size
 
 if TYPE_CHECKING:
-    from etl.settings import Settings
-    from etl.verify import Difference
-    from etl.verify.continuous import ContinuousSummary
+    from sluice.etl.settings import Settings
+    from sluice.etl.verify import Difference
+    from sluice.etl.verify.continuous import ContinuousSummary
 
-_LINE_EVERY_S = 10.0
+_LINE_INTERVAL_S = 10.0
 """How often the counts are printed: often enough to see that it goes on, in a log of days not too often."""
 
 
 def run_continuously(settings: Settings, seconds: float | None, *, as_json: bool) -> int:
     """Verify until somebody ends it, and say what came of it; the exit code: 0 if no row is known to differ."""
-    from etl.verify.continuous import run_continuous
+    from sluice.etl.verify.continuous import run_continuous
 
     stop = threading.Event()
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -39,14 +39,14 @@ class _Lines:
     """Prints on standard error what was compared, every few seconds, and each difference when it is found."""
 
     def __init__(self) -> None:
-        self._printed_s = -_LINE_EVERY_S
+        self._printed_s = -_LINE_INTERVAL_S
         self._differences = 0
 
     def __call__(self, summary: ContinuousSummary) -> None:
         for one in summary.differences[self._differences :]:
             click.echo(_difference(one), err=True)
         self._differences = len(summary.differences)
-        if summary.seconds - self._printed_s >= _LINE_EVERY_S:
+        if summary.seconds - self._printed_s >= _LINE_INTERVAL_S:
             self._printed_s = summary.seconds
             click.echo(_total(summary), err=True)
 
@@ -64,6 +64,6 @@ def _difference(one: Difference) -> str:
 def _total(summary: ContinuousSummary) -> str:
     found = f"{summary.open_rows:,} rows differ" if summary.open_rows else "no row is known to differ"
     return (
-        f"{found}: {summary.rows:,} rows, {size(summary.bytes)} compared at {summary.passes:,} checkpoints in"
+        f"{found}: {summary.rows:,} rows, {format_size(summary.bytes)} compared at {summary.passes:,} checkpoints in"
         f" {summary.seconds:,.1f} s, {summary.keys:,} of them changed a while before"
     )

@@ -8,32 +8,32 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli._copy_progress import job_shown
-from cli._sizes import size
+from sluice.cli._copy_progress import show_job_progress
+from sluice.cli._sizes import format_size
 
 if TYPE_CHECKING:
-    from etl.settings import Settings
-    from etl.verify import Difference, TableResult, VerifySummary
-    from relay.jobs import Job
+    from sluice.etl.settings import Settings
+    from sluice.etl.verify import Difference, TableResult, VerifySummary
+    from sluice.relay.jobs import Job
 
-_SHOWN = 5
-_LENGTH = 100
+_MAX_SHOWN = 5
+_MAX_VALUE_CHARS = 100
 
 
-def run_here(settings: Settings, job: Job, command: str, *, as_json: bool = False) -> int:
+def run_job(settings: Settings, job: Job, command: str, *, as_json: bool = False) -> int:
     """Compare both sides, or go on with it, and say what was found; the exit code: 0 if all is equal."""
-    summary = compared_here(settings, job, command)
+    summary = compare_tables(settings, job, command)
     click.echo(report(summary, as_json=as_json))
     return 0 if summary.state == "done" and summary.equal else 1
 
 
-def compared_here(settings: Settings, job: Job, command: str) -> VerifySummary:
+def compare_tables(settings: Settings, job: Job, command: str) -> VerifySummary:
     """Compare both sides, or go on with it, and return what was found."""
-    from cli._this_process import pausing, this_process
-    from etl.verify import run_verify
+    from sluice.cli._this_process import local_runner, pause_on_signals
+    from sluice.etl.verify import run_verify
 
-    with pausing(settings, job.spec.kind), job_shown(job):
-        return run_verify(settings, job.id, this_process(command))
+    with pause_on_signals(settings, job.spec.kind), show_job_progress(job):
+        return run_verify(settings, job.id, local_runner(command))
 
 
 def report(summary: VerifySummary, *, as_json: bool) -> str:
@@ -41,12 +41,12 @@ def report(summary: VerifySummary, *, as_json: bool) -> str:
     return json.dumps(summary.to_json(), indent=2) if as_json else "\n".join(lines(summary))
 
 
-def cancel_here(settings: Settings, job: Job) -> int:
+def cancel_job(settings: Settings, job: Job) -> int:
     """Give it up; the exit code."""
-    from cli._this_process import this_process
-    from etl.verify import cancel_verify
+    from sluice.cli._this_process import local_runner
+    from sluice.etl.verify import cancel_verify
 
-    cancel_verify(settings, job.id, this_process("sluice jobs cancel"))
+    cancel_verify(settings, job.id, local_runner("sluice jobs cancel"))
     click.echo("cancelled")
     return 0
 
@@ -74,9 +74,9 @@ def _table_lines(table: TableResult) -> Iterator[str]:
         return
     more = f", and more in {table.more} parts that weren't looked at" if table.more else ""
     yield f"{table.name}: {_rows(table.differences)} of {table.rows:,} differ{more}"
-    for one in table.examples[:_SHOWN]:
+    for one in table.examples[:_MAX_SHOWN]:
         yield from _difference_lines(one)
-    if len(table.examples) > _SHOWN:
+    if len(table.examples) > _MAX_SHOWN:
         yield f"    … `sluice verify --json` and the job's result have {len(table.examples)} of them"
 
 
@@ -104,7 +104,8 @@ def _total(summary: VerifySummary) -> str:
         found = f"nothing was compared, {len(summary.left_out)} tables were left out"
     whose = "TiDB" if summary.how == "upstream" else "base and archive"
     return (
-        f"{found}: {compared} tables, {summary.rows:,} rows, about {size(summary.bytes)} compared with {whose} at the"
+        f"{found}: {compared} tables, {summary.rows:,} rows, about {format_size(summary.bytes)} compared with {whose}"
+        f" at the"
         f" checkpoint {summary.ts} in {summary.seconds:,.1f} s ({rate:,.0f} rows/s)"
     )
 
@@ -116,9 +117,9 @@ def _rows(count: int) -> str:
 def _values(row: object) -> str:
     assert isinstance(row, dict)
     text = ", ".join(f"{name}={_text(value)}" for name, value in row.items())
-    return text if len(text) <= _LENGTH else f"{text[:_LENGTH]}…"
+    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}…"
 
 
 def _text(value: object) -> str:
     text = "NULL" if value is None else f"0x{value.hex()}" if isinstance(value, bytes) else ascii(value)
-    return text if len(text) <= _LENGTH else f"{text[:_LENGTH]}…"
+    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}…"

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli._settings import operator
-from cli._verify_job import compared_here, report, run_here
+from sluice.cli._settings import operator_name
+from sluice.cli._verify_job import compare_tables, report, run_job
 
 if TYPE_CHECKING:
-    from etl.settings import Settings
-    from relay.jobs import Job
+    from sluice.etl.settings import Settings
+    from sluice.relay.jobs import Job
 
 _COMMAND = "sluice verify --repair"
 
@@ -21,10 +21,10 @@ def run_and_repair(settings: Settings, job: Job, *, apply: bool, as_json: bool) 
     """Compare, and print the SQL that makes rows right, or have a backfill do it and compare again. The exit code: 0 if
     all is equal in the end.
     """
-    from etl.verify import create_verify
-    from etl.verify.repair import again, create_repair, repair_sql
+    from sluice.etl.verify import create_verify
+    from sluice.etl.verify.repair import create_repair, recheck_request, repair_sql
 
-    summary = compared_here(settings, job, _COMMAND)
+    summary = compare_tables(settings, job, _COMMAND)
     click.echo(report(summary, as_json=as_json), err=not apply)  # the result is SQL alone
     if summary.state != "done" or summary.equal:
         return int(summary.state != "done")
@@ -32,12 +32,12 @@ def run_and_repair(settings: Settings, job: Job, *, apply: bool, as_json: bool) 
         for line in repair_sql(settings, summary):
             sys.stdout.buffer.write(line + b"\n")
         return 1
-    from cli import _backfill_job
+    from sluice.cli import _backfill_job
 
-    repair = create_repair(settings, summary, operator())
+    repair = create_repair(settings, summary, operator_name())
     click.echo(f"job {repair.id}", err=True)
-    if _backfill_job.run_here(settings, repair, f"{_COMMAND} --apply", as_json=as_json):
+    if _backfill_job.run_job(settings, repair, f"{_COMMAND} --apply", as_json=as_json):
         return 1
-    once_more = create_verify(settings, again(summary), operator())
+    once_more = create_verify(settings, recheck_request(summary), operator_name())
     click.echo(f"job {once_more.id}", err=True)
-    return run_here(settings, once_more, f"{_COMMAND} --apply", as_json=as_json)
+    return run_job(settings, once_more, f"{_COMMAND} --apply", as_json=as_json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cli._settings import config_option, settings_of
+from sluice.cli._settings import config_option, settings_of
 
 
 @click.command("accept")
@@ -16,6 +16,6 @@ def command(ctx: click.Context, refusal: str, config: str | None) -> None:
 
     REFUSAL is the id that the error names. Every row of these changes becomes what it is upstream, whatever was there.
     """
-    from etl import operate
+    from sluice.etl import operate
 
     click.echo(operate.accept(settings_of(ctx, config), refusal))

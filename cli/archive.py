@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli._settings import acting_on, config_option, settings_of
-from cli._sizes import size
-from cli._stack import stop_signals_raise
+from sluice.cli._settings import config_option, settings_for_write, settings_of
+from sluice.cli._sizes import format_size
+from sluice.cli._stack import signals_as_interrupt
 
 if TYPE_CHECKING:
-    from etl.archive import ArchivedVolume, CheckSummary
+    from sluice.etl.history.archive import ArchivedSegment, CheckSummary
 
 _JSON = click.option(
     "--json", "as_json", is_flag=True, help="One JSON object on standard output, progress on standard error."
@@ -35,8 +35,8 @@ def status(ctx: click.Context, *, every_table: bool, config: str | None, as_json
     """From when to when one can restore, table by table; what is missing, and why; what it takes, and when the disk is
     full. Exit code 1 if there is a hole or something damaged, or a task of the DAG `archive` has stopped.
     """
-    from cli._archive_status import lines
-    from etl.retain import archive_status
+    from sluice.cli._archive_status import lines
+    from sluice.etl.history.retain import archive_status
 
     found = archive_status(settings_of(ctx, config))
     click.echo(
@@ -52,12 +52,12 @@ def status(ctx: click.Context, *, every_table: bool, config: str | None, as_json
 @click.pass_context
 def run(ctx: click.Context, *, until: str | None, config: str | None, as_json: bool) -> None:
     """Archive what is landed and isn't archived yet."""
-    from etl.archive import archive_through
-    from upstream import tso
+    from sluice.etl.history.archive import archive_through
+    from sluice.tidb import tso
 
-    settings = acting_on(ctx, config)
+    settings = settings_for_write(ctx, config)
     until_ts = tso.parse_moment(until) if until else None
-    with stop_signals_raise():
+    with signals_as_interrupt():
         done = archive_through(settings, until_ts, on_volume=_reporter("archived"))
     if as_json:
         click.echo(json.dumps(done.as_dict(), indent=1))
@@ -66,8 +66,9 @@ def run(ctx: click.Context, *, until: str | None, config: str | None, as_json: b
     else:
         click.echo(
             f"archived through {tso.text(done.hi)}: {_count(done.volumes, 'new volume')},"
-            f" {done.transactions:,} transactions, {done.changes:,} row changes; {size(done.read_bytes)} of the relay"
-            f" log became {size(done.log_bytes)}, and {size(done.lake_bytes)} of the lake"
+            f" {done.transactions:,} transactions, {done.changes:,} row changes; {format_size(done.read_bytes)} of"
+            f" the relay"
+            f" log became {format_size(done.log_bytes)}, and {format_size(done.lake_bytes)} of the lake"
         )
 
 
@@ -77,16 +78,16 @@ def run(ctx: click.Context, *, until: str | None, config: str | None, as_json: b
 @click.pass_context
 def compact(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
     """Make few large files of many small ones, and remove files that nobody needs."""
-    from etl.archive import compact
+    from sluice.etl.history.archive import compact
 
-    settings = acting_on(ctx, config)
-    with stop_signals_raise():
+    settings = settings_for_write(ctx, config)
+    with signals_as_interrupt():
         done = compact(settings, on_volume=_reporter("compacted"))
     if as_json:
         click.echo(json.dumps(done.as_dict(), indent=1))
         return
     click.echo(
-        f"{_count(done.volumes, 'volume')} became {done.into}, {size(done.bytes)} were written;"
+        f"{_count(done.volumes, 'volume')} became {done.into}, {format_size(done.bytes)} were written;"
         f" {_count(done.removed, 'file')} removed that nobody needs"
     )
 
@@ -97,16 +98,16 @@ def compact(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
 @click.pass_context
 def retain(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
     """Remove what [relay] keep, [archive] keep and bases-keep let go, as the DAG `archive` does by itself."""
-    from etl.retain import retain
+    from sluice.etl.history.retain import retain
 
-    with stop_signals_raise():
-        done = retain(acting_on(ctx, config))
+    with signals_as_interrupt():
+        done = retain(settings_for_write(ctx, config))
     if as_json:
         click.echo(json.dumps(done.as_dict()))
         return
     click.echo(
         f"removed {_count(done.windows, 'window')} of the relay log, {_count(len(done.bases), 'base')} and"
-        f" {_count(done.volumes, 'volume')} with {size(done.bytes)}"
+        f" {_count(done.volumes, 'volume')} with {format_size(done.bytes)}"
     )
     for what, why in (("relay log", done.relay_held_by), ("archive", done.archive_held_by)):
         if why:
@@ -121,12 +122,12 @@ def retain(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
 @click.pass_context
 def check(ctx: click.Context, *, since: str | None, until: str | None, config: str | None, as_json: bool) -> int:
     """Read every file of the archive and compare it with its checksums. Exit code 1 if anything is wrong."""
-    from etl.archive import check
-    from upstream import tso
+    from sluice.etl.history.archive import check
+    from sluice.tidb import tso
 
     def progress(far: CheckSummary) -> None:
         if far.volumes % 20 == 0:
-            click.echo(f"read {far.volumes:,} volumes, {size(far.bytes)}, through {tso.text(far.hi)}", err=True)
+            click.echo(f"read {far.volumes:,} volumes, {format_size(far.bytes)}, through {tso.text(far.hi)}", err=True)
 
     from_ts, to_ts = (tso.parse_moment(text) if text else None for text in (since, until))
     found = check(settings_of(ctx, config), from_ts or 0, to_ts, on_volume=progress)
@@ -140,7 +141,7 @@ def check(ctx: click.Context, *, since: str | None, until: str | None, config: s
         return 1 if found.problems else 0
     click.echo(
         f"read {_count(found.volumes, 'volume')} from {tso.text(found.lo)} to {tso.text(found.hi)}:"
-        f" {_count(found.files, 'file')}, {size(found.bytes)}, {found.changes:,} row changes,"
+        f" {_count(found.files, 'file')}, {format_size(found.bytes)}, {found.changes:,} row changes,"
         f" {_count(len(found.problems), 'problem')}"
     )
     return 1 if found.problems else 0
@@ -159,7 +160,7 @@ def files(
     """Where the lake's files of a table are that count now, one URL a line: each change is in exactly one of them. Exit
     code 1 if there are none.
     """
-    from cli._archive_lake import lake_files
+    from sluice.cli._archive_lake import lake_files
 
     settings = settings_of(ctx, config)
     found = lake_files(settings, table, since, until)
@@ -191,15 +192,15 @@ def export(
     """Have a table of an Iceberg catalog refer to the lake's files of a table, without a copy. Again after each
     compaction: files that were replaced are taken out, new ones added, in one commit.
     """
-    from cli._archive_lake import export
+    from sluice.cli._archive_lake import export
 
     export(settings_of(ctx, config), table, name, (catalog, properties))
 
 
 def _reporter(what: str) -> Any:
-    from upstream import tso
+    from sluice.tidb import tso
 
-    def report(volume: ArchivedVolume) -> None:
+    def report(volume: ArchivedSegment) -> None:
         click.echo(f"{what} {volume.changes:,} row changes through {tso.text(volume.hi)}", err=True)
 
     return report

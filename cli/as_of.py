@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli._settings import config_option, settings_of
+from sluice.cli._settings import config_option, settings_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from etl.asof import Past
+    from sluice.etl.history.as_of import TimeTravelQuery
 
-_WIDTH = 48
+_MAX_VALUE_CHARS = 48
 
 
 @click.command("as-of")
@@ -48,8 +48,8 @@ def command(
     It is computed by Spark from the archive and the newest base before T, through schema changes, and needs neither
     TiDB nor the downstream. `sluice find` looks for the moment.
     """
-    from etl.asof import differences_between, tables_as_of
-    from upstream import tso
+    from sluice.etl.history.as_of import differences_between, tables_as_of
+    from sluice.tidb import tso
 
     moments, names = words[: 1 + diff], words[1 + diff :]
     if not names:
@@ -75,8 +75,8 @@ def command(
             _write(past, schemas, rows, "csv" if kind == "table" else kind, folder)
 
 
-def _say(past: Past, moments: list[int]) -> None:
-    from upstream import tso
+def _say(past: TimeTravelQuery, moments: list[int]) -> None:
+    from sluice.tidb import tso
 
     click.echo(f"as of {' and '.join(map(tso.text, moments))}", err=True)
     if past.skipped:
@@ -87,13 +87,13 @@ def _say(past: Past, moments: list[int]) -> None:
 
 
 def _write(
-    past: Past, schemas: dict[str, pa.Schema], rows: Iterable[tuple[str, pa.RecordBatch]], kind: str,
+    past: TimeTravelQuery, schemas: dict[str, pa.Schema], rows: Iterable[tuple[str, pa.RecordBatch]], kind: str,
     folder: Path | None,
 ) -> None:  # fmt: skip
-    from etl.asof.output import file_output, screen_output
-    from etl.spark.open_files import allow_open_files
+    from sluice.etl.history.as_of.output import file_output, screen_output
+    from sluice.etl.spark.rlimits import raise_nofile_limit
 
-    allow_open_files()
+    raise_nofile_limit()
     counts = dict.fromkeys(schemas, 0)
     with contextlib.ExitStack() as open_files:
         outputs = {}
@@ -113,15 +113,20 @@ def _write(
 
 
 def _print(
-    past: Past, schemas: dict[str, pa.Schema], rows: Iterable[tuple[str, pa.RecordBatch]], limit: int, *, diff: bool
+    past: TimeTravelQuery,
+    schemas: dict[str, pa.Schema],
+    rows: Iterable[tuple[str, pa.RecordBatch]],
+    limit: int,
+    *,
+    diff: bool,
 ) -> None:
-    from etl.asof.output import rendered
+    from sluice.etl.history.as_of.output import render_rows
 
     shown: dict[str, list[list[str]]] = {name: [] for name in schemas}
     counts = dict.fromkeys(schemas, 0)
     for name, batch in rows:
         room = max(0, limit - len(shown[name]))
-        shown[name] += itertools.islice(rendered(schemas[name].names, batch), room)
+        shown[name] += itertools.islice(render_rows(schemas[name].names, batch), room)
         counts[name] += batch.num_rows
     for name, schema in schemas.items():
         click.echo(f"{name}: {counts[name]:,} {'differences' if diff else 'rows'}")
@@ -133,7 +138,7 @@ def _print(
             click.echo(f"  and {counts[name] - len(shown[name]):,} more: --limit, or --to FOLDER for all of them")
 
 
-def _keys(past: Past, name: str) -> list[tuple[str, Any]]:
+def _keys(past: TimeTravelQuery, name: str) -> list[tuple[str, Any]]:
     return [(column.name, column) for column in past.asked.versions[past.moments[-1]][name].steady_key]
 
 
@@ -164,4 +169,4 @@ def _differences(names: list[str], rows: list[list[str]], keys: list[str]) -> It
 def _short(value: str) -> str:
     """On one line, and not too long."""
     plain = value.replace("\n", "\\n").replace("\t", "\\t")
-    return plain if len(plain) <= _WIDTH else f"{plain[: _WIDTH - 1]}…"
+    return plain if len(plain) <= _MAX_VALUE_CHARS else f"{plain[: _MAX_VALUE_CHARS - 1]}…"

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli._backfill_job import run_here
-from cli._settings import acting_on, config_option, operator, settings_of
+from sluice.cli._backfill_job import run_job
+from sluice.cli._settings import config_option, operator_name, settings_for_write, settings_of
 
 if TYPE_CHECKING:
-    from etl.backfill import BackfillPlan, TablePlan
+    from sluice.etl.copy.backfill import BackfillPlan, BackfillTablePlan
 
 _UNKNOWN = "of unknown size"
 
@@ -58,7 +58,7 @@ def command(
     what it was before, or nearer to the upstream. The command is a job: killed, `sluice jobs resume` goes on with it;
     `sluice jobs pause` and `cancel` stop it from anywhere.
     """
-    from etl.backfill import BackfillRequest, plan_backfill
+    from sluice.etl.copy.backfill import BackfillRequest, plan_backfill
 
     request = BackfillRequest(globs, where, from_key, to_key, mode, rows_per_second or 0)
     request.check()
@@ -66,12 +66,12 @@ def command(
         plan = plan_backfill(settings_of(ctx, config), request)
         click.echo(json.dumps(plan.to_json(), indent=2)) if as_json else _print_plan(plan)
         return 1 if plan.problems else 0
-    from etl.backfill import create_backfill
+    from sluice.etl.copy.backfill import create_backfill
 
-    settings = acting_on(ctx, config)
-    job = create_backfill(settings, request, operator())
+    settings = settings_for_write(ctx, config)
+    job = create_backfill(settings, request, operator_name())
     click.echo(f"job {job.id}", err=True)
-    return run_here(settings, job, "sluice backfill", as_json=as_json)
+    return run_job(settings, job, "sluice backfill", as_json=as_json)
 
 
 def _print_plan(plan: BackfillPlan) -> None:
@@ -90,11 +90,11 @@ def _print_plan(plan: BackfillPlan) -> None:
         click.echo(f"stops    {problem}")
 
 
-def _size(table: TablePlan) -> str:
+def _size(table: BackfillTablePlan) -> str:
     return f"about {table.rows:,} rows, {table.bytes / 1e6:,.1f} MB" if table.rows else _UNKNOWN
 
 
-def _extent(table: TablePlan) -> str:
+def _extent(table: BackfillTablePlan) -> str:
     if not table.key:
         return ", as one chunk"
     limits = [

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli._settings import acting_on, config_option, operator, settings_of
-from cli._sizes import size
+from sluice.cli._settings import config_option, operator_name, settings_for_write, settings_of
+from sluice.cli._sizes import format_size
 
 if TYPE_CHECKING:
-    from etl.settings import Settings
-    from relay.archive import Base, Bases
+    from sluice.etl.settings import Settings
+    from sluice.relay.archive import ArchiveSnapshot, SnapshotStore
 
 
 @click.group("base")
@@ -55,20 +55,20 @@ def make(
     It is a job: `sluice jobs` shows how far it is, from anywhere, pauses it or gives it up. Killed, `sluice jobs
     resume` goes on with what is left; one that reads the downstream begins anew, at a later checkpoint.
     """
-    from cli._base_job import run_here
-    from etl.base import AUTO, BaseWish, create_base, plan_base
-    from etl.copy import DumplingOptions
+    from sluice.cli._base_job import run_job
+    from sluice.etl.copy import DumplingOptions
+    from sluice.etl.history.snapshots import AUTO, SnapshotRequest, create_snapshot, plan_snapshot
 
-    settings = settings_of(ctx, config) if plan_only else acting_on(ctx, config)
+    settings = settings_of(ctx, config) if plan_only else settings_for_write(ctx, config)
     place = source or settings.archive.bases_from or AUTO
-    wish = BaseWish.of(place, full=full, options=DumplingOptions(escapes=escape_backslash))
+    wish = SnapshotRequest.parse(place, full=full, options=DumplingOptions(escapes=escape_backslash))
     if plan_only:
-        plan = plan_base(settings, wish)
+        plan = plan_snapshot(settings, wish)
         click.echo(json.dumps(plan.to_json(), indent=2) if as_json else "\n".join(plan.lines()))
         return 1 if plan.problems else 0
-    job = create_base(settings, wish, operator())
+    job = create_snapshot(settings, wish, operator_name())
     click.echo(f"job {job.id}", err=True)
-    return run_here(settings, job, "sluice base make", as_json=as_json)
+    return run_job(settings, job, "sluice base make", as_json=as_json)
 
 
 @command.command("list")
@@ -87,7 +87,7 @@ def list_(ctx: click.Context, config: str | None, *, as_json: bool) -> None:
         click.echo("there are no bases")
     known = {base.id for base in found}
     for name in bases.ids():
-        if name not in known and (note := bases.making(name)) is not None:
+        if name not in known and (note := bases.pending(name)) is not None:
             click.echo(f"{name} is being made by the job {note.job}")
 
 
@@ -97,17 +97,17 @@ def list_(ctx: click.Context, config: str | None, *, as_json: bool) -> None:
 @click.pass_context
 def check(ctx: click.Context, names: tuple[str, ...], config: str | None) -> int:
     """Read every file of these bases [of all], and see that each is what was written. Exit code 1 if one isn't."""
-    from etl.base import check_base
+    from sluice.etl.history.snapshots import check_snapshot
 
     settings = settings_of(ctx, config)
     bases = _bases(settings)
     wrong = 0
     for base in [bases.get(name) for name in names] or bases.all():
-        faults = check_base(settings, base)
+        faults = check_snapshot(settings, base)
         wrong += len(faults)
         for fault in faults:
             click.echo(fault, err=True)
-        click.echo(f"{base.id}: {'damaged' if faults else 'whole'}, {base.rows:,} rows, {size(base.file_bytes)}")
+        click.echo(f"{base.id}: {'damaged' if faults else 'whole'}, {base.rows:,} rows, {format_size(base.file_bytes)}")
     return 1 if wrong else 0
 
 
@@ -117,21 +117,21 @@ def check(ctx: click.Context, names: tuple[str, ...], config: str | None) -> int
 @click.pass_context
 def forget(ctx: click.Context, names: tuple[str, ...], config: str | None) -> None:
     """Remove bases; files to which others refer stay until these go. `[archive] bases-keep` does so by itself."""
-    from etl.base import forget_base
+    from sluice.etl.history.snapshots import forget_snapshot
 
-    settings = acting_on(ctx, config)
+    settings = settings_for_write(ctx, config)
     for name in names:
-        forget_base(settings, name)
+        forget_snapshot(settings, name)
         click.echo(f"forgot {name}")
 
 
-def _bases(settings: Settings) -> Bases:
-    from relay.archive import Archive
+def _bases(settings: Settings) -> SnapshotStore:
+    from sluice.relay.archive import Archive
 
     return Archive.open(settings.archive_url).bases
 
 
-def _document(base: Base) -> dict[str, object]:
+def _document(base: ArchiveSnapshot) -> dict[str, object]:
     return {
         "base": base.id, "ts": base.ts, "schema_version": base.schema_version, "made_ms": base.made_ms,
         "made_from": base.made_from, "tables": len(base.tables), "rows": base.rows, "file_bytes": base.file_bytes,
@@ -139,13 +139,13 @@ def _document(base: Base) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _lines(base: Base) -> list[str]:
-    from relay.jobs.spec import at
-    from upstream import tso
+def _lines(base: ArchiveSnapshot) -> list[str]:
+    from sluice.relay.jobs.spec import format_ms
+    from sluice.tidb import tso
 
     lines = [
         f"{base.id}",
-        f"    as of {tso.text(base.ts)}, from {base.made_from}, made {at(base.made_ms)}",
-        f"    {len(base.tables)} tables, {base.rows:,} rows, {size(base.file_bytes)}",
+        f"    as of {tso.text(base.ts)}, from {base.made_from}, made {format_ms(base.made_ms)}",
+        f"    {len(base.tables)} tables, {base.rows:,} rows, {format_size(base.file_bytes)}",
     ]
     return [*lines, f"    refers to {', '.join(base.refers_to)}"] if base.refers_to else lines

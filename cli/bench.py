@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli._stack import recording_option, stop_signals_raise
-from embedded import Stack
-from embedded.repository import default_home, recording_folder
+from sluice.cli._stack import recording_option, signals_as_interrupt
+from sluice.devstack import Stack
+from sluice.devstack.repository import default_home, recording_folder
 
 if TYPE_CHECKING:
-    from bench.lag import BesideResult
+    from sluice.bench.lag import BesideResult
 
 _JSON = click.option(
     "--json", "as_json", is_flag=True, help="One JSON object on standard output, progress on standard error."
@@ -61,11 +61,11 @@ def apply_command(
     round_trip_ms: float, as_json: bool,
 ) -> int:  # fmt: skip
     """Row changes/s of applying a landed backlog."""
-    from bench.apply import RECORDING, SETTINGS, measure
+    from sluice.bench.apply import RECORDING, SETTINGS, measure
 
     if shapes:
         return _apply_shapes(ctx, mode, shapes, round_trip_ms, as_json=as_json)
-    with stop_signals_raise():
+    with signals_as_interrupt():
         stack = _stack(ctx, f'{SETTINGS}\n[apply]\nmode = "{mode}"\n')
         folder = (directory or recording_folder(RECORDING)).absolute()
         result = measure(stack, folder, repeated, _say)
@@ -95,11 +95,11 @@ def apply_command(
 def _apply_shapes(
     ctx: click.Context, mode: str, shapes: tuple[str, ...], round_trip_ms: float, *, as_json: bool
 ) -> int:
-    from bench.apply_shapes import NAMES, measure
+    from sluice.bench.apply_shapes import NAMES, measure
 
     if unknown := set(shapes) - {*NAMES, "all"}:
         raise click.BadParameter(f"{', '.join(unknown)}: there are {', '.join(NAMES)}", param_hint="--shape")
-    with stop_signals_raise():
+    with signals_as_interrupt():
         stack = _stack(ctx, f'\n[apply]\nmode = "{mode}"\n')
         results = measure(stack, NAMES if "all" in shapes else shapes, _say, round_trip_ms)
     wrong = any(result.differences for result in results)
@@ -130,10 +130,10 @@ def _apply_shapes(
 @click.pass_context
 def land_command(ctx: click.Context, *, directory: Path | None, sizes: tuple[int, ...], as_json: bool) -> int:
     """Row changes/s of landing a backlog, how it grows with the backlog, and the memory it takes."""
-    from bench.apply import RECORDING
-    from bench.land import SIZES, measure
+    from sluice.bench.apply import RECORDING
+    from sluice.bench.land import SIZES, measure
 
-    with stop_signals_raise():
+    with signals_as_interrupt():
         results = measure(
             _stack(ctx),
             (directory or recording_folder(RECORDING)).absolute(),
@@ -169,11 +169,11 @@ def archive_command(
     ctx: click.Context, *, directory: Path | None, changes: int | None, workers: int, as_json: bool
 ) -> int:
     """Row changes/s of archiving a landed backlog, and what it becomes in bytes."""
-    from bench.apply import RECORDING
-    from bench.archive import CHANGES, measure
+    from sluice.bench.apply import RECORDING
+    from sluice.bench.archive import CHANGES, measure
 
     folder = (directory or recording_folder(RECORDING)).absolute()
-    with stop_signals_raise():
+    with signals_as_interrupt():
         result = measure(_stack(ctx), folder, changes or CHANGES, workers, _say)
     if _keep(ctx, asdict(result), as_json=as_json):
         return 0
@@ -203,11 +203,11 @@ def restore_command(
     ctx: click.Context, *, directory: Path | None, rows: int | None, changes: int | None, as_json: bool
 ) -> int:
     """Rows/s, MB/s and row changes/s of restoring, of all tables and of one of ten."""
-    from bench.apply import RECORDING
-    from bench.restore import CHANGES, ROWS, measure
+    from sluice.bench.apply import RECORDING
+    from sluice.bench.restore import CHANGES, ROWS, measure
 
     folder = (directory or recording_folder(RECORDING)).absolute()
-    with stop_signals_raise():
+    with signals_as_interrupt():
         results = measure(_stack(ctx), folder, rows or ROWS, changes or CHANGES, _say)
     if _keep(ctx, {"restores": [asdict(result) for result in results]}, as_json=as_json):
         return 0
@@ -236,12 +236,12 @@ def restore_command(
 @click.pass_context
 def copy_command(ctx: click.Context, *, rows: int | None, form: str, indexes: str, making: bool, as_json: bool) -> int:
     """Rows/s and MB/s of making an empty database a replica from a dump, and what limits it."""
-    from bench.copy import ROWS, measure
+    from sluice.bench.copy import ROWS, measure
 
     if making:
         return _copy_making(ctx, rows or ROWS, form, as_json=as_json)
     ways = [(form, each) for each in (("before", "after") if indexes == "both" else (indexes,))]
-    with stop_signals_raise():
+    with signals_as_interrupt():
         results = measure(_stack(ctx), rows or ROWS, ways, _say)
     if _keep(ctx, {"copies": [asdict(result) | {"limit": result.limit} for result in results]}, as_json=as_json):
         return 0
@@ -264,9 +264,9 @@ def copy_command(ctx: click.Context, *, rows: int | None, form: str, indexes: st
 
 
 def _copy_making(ctx: click.Context, rows: int, form: str, *, as_json: bool) -> int:
-    from bench.copy import measure_making
+    from sluice.bench.copy import measure_making
 
-    with stop_signals_raise():
+    with signals_as_interrupt():
         results = measure_making(_stack(ctx), rows, form, (1, 2), _say)
     if _keep(ctx, {"making": [asdict(result) | {"cores": result.cores} for result in results]}, as_json=as_json):
         return 0
@@ -291,9 +291,9 @@ def _copy_making(ctx: click.Context, rows: int, form: str, *, as_json: bool) -> 
 @click.pass_context
 def bases_command(ctx: click.Context, *, rows: int | None, as_json: bool) -> int:
     """MB/s of making a base from a dump and from the downstream, and of loading one into a database."""
-    from bench.bases import ROWS, measure
+    from sluice.bench.bases import ROWS, measure
 
-    with stop_signals_raise():
+    with signals_as_interrupt():
         results = measure(_stack(ctx), rows or ROWS, _say)
     if _keep(ctx, {"bases": [asdict(result) for result in results]}, as_json=as_json):
         return 0
@@ -334,7 +334,7 @@ def lag_command(
     as_json: bool,
 ) -> int:
     """Commit upstream until visible downstream. SLUICE_PUMPS in the environment says how many pumps there are [2]."""
-    from bench.lag import (
+    from sluice.bench.lag import (
         Course,
         LagResult,
         dags_with_runs_of,
@@ -344,17 +344,17 @@ def lag_command(
     )
 
     if archive_every_s:
-        with stop_signals_raise():
+        with signals_as_interrupt():
             stack = _stack(ctx, '\n[archive]\nevery = "1d"\n')
             both = measure_beside_archive(stack, rate, samples, archive_every_s, _say)
         kept = _keep(ctx, asdict(both) | {"added_p95_ms": both.added_p95_ms}, as_json=as_json)
         return 0 if kept else _print_beside(both, "archiving", "volumes")
     if table_rows:
-        with stop_signals_raise():
+        with signals_as_interrupt():
             both = measure_beside_backfill(_stack(ctx), rate, samples, table_rows, _say)
         kept = _keep(ctx, asdict(both) | {"added_p95_ms": both.added_p95_ms}, as_json=as_json)
         return 0 if kept else _print_beside(both, "a backfill", "chunks")
-    with stop_signals_raise():
+    with signals_as_interrupt():
         stack = _stack(ctx)
         if run_seconds:
             stack = Stack(stack.home, dags_with_runs_of(run_seconds, stack.home / "dags"))
@@ -441,8 +441,8 @@ def pump_command(
     as_json: bool,
 ) -> int:
     """Records/s of WriteBinlog, durable, with a reader that follows."""
-    from bench.pump import measure, measure_another
-    from bench.pump_load import CASES
+    from sluice.bench.pump import measure, measure_another
+    from sluice.bench.pump_load import CASES
 
     if (address is None) != (cluster_id is None):
         raise click.UsageError("--address and --cluster-id belong together")
@@ -450,7 +450,7 @@ def pump_command(
     for case in cases:
         if not re.fullmatch(r"[1-9]\d*x[1-9]\d*", case):
             raise click.BadParameter(f"{case!r} is not of the form 64x128 (callers x bytes)", param_hint="--case")
-    with stop_signals_raise():
+    with signals_as_interrupt():
         if address is None or cluster_id is None:
             results = measure(_stack(ctx), cases or CASES, seconds, reads, _say)
         else:
@@ -488,9 +488,9 @@ def pump_command(
 @click.pass_context
 def soak_command(ctx: click.Context, *, mode: str, kills: int, interval: float, seed: int, as_json: bool) -> int:
     """Kill -9 at random in a long replay, with a reader that sums the bank's accounts."""
-    from bench.soak import Kills, check, measure
+    from sluice.bench.soak import Kills, check, measure
 
-    with stop_signals_raise():
+    with signals_as_interrupt():
         stack = _stack(ctx, f'\n[apply]\nmode = "{mode}"\n')
         result = measure(stack, mode, Kills(kills, interval, seed), _say)
     wrong = check(result)
@@ -529,7 +529,7 @@ def _say(line: str) -> None:
 
 def _keep(ctx: click.Context, found: dict[str, Any], *, as_json: bool) -> bool:
     """Keeps what was found as a file, and prints it if that is wanted; whether it was."""
-    from bench.results import document, keep
+    from sluice.bench.results import document, keep
 
     whole = document(str(ctx.info_name), found)
     path = keep(_home(ctx) / "results", whole)
@@ -551,7 +551,7 @@ def _print_stages(title: str, stages: dict[str, float]) -> None:
 
 
 def _print_machine() -> None:
-    from bench.machine import describe
+    from sluice.bench.machine import describe
 
     click.echo()
     _print_table(describe())

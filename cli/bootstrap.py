@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from cli._copy_progress import CopyProgress
-from cli._job_kinds import say_bootstrap
-from cli._settings import acting_on, config_option, operator, settings_of
-from cli._this_process import pausing, this_process
+from sluice.cli._copy_progress import CopyProgress
+from sluice.cli._job_kinds import print_bootstrap
+from sluice.cli._settings import config_option, operator_name, settings_for_write, settings_of
+from sluice.cli._this_process import local_runner, pause_on_signals
 
 
 @click.command("bootstrap")
@@ -58,14 +58,14 @@ def command(
     It is a job: `sluice jobs` shows how far it is, from anywhere, pauses it or gives it up. Ctrl-C pauses it. Killed,
     or stopped by an error, the same command goes on with what is left.
     """
-    from etl.copy import plan_bootstrap, run_bootstrap, wish_of
+    from sluice.etl.copy import plan_bootstrap, request_from_form, run_bootstrap
 
-    wish = wish_of({"source": url, "tables": globs, "into": into, **dump}, operator())
+    wish = request_from_form({"source": url, "tables": globs, "into": into, **dump}, operator_name())
     if plan_only:
         plan = plan_bootstrap(settings_of(ctx, config), wish)
         click.echo("\n".join(plan.lines()))
         return 1 if plan.problems else 0
-    settings = acting_on(ctx, config)
-    with pausing(settings, "bootstrap"), CopyProgress() as display:
-        summary = run_bootstrap(settings, wish, on_progress=display.show, runner=this_process("sluice bootstrap"))
-    return say_bootstrap(summary)
+    settings = settings_for_write(ctx, config)
+    with pause_on_signals(settings, "bootstrap"), CopyProgress() as display:
+        summary = run_bootstrap(settings, wish, on_progress=display.show, runner=local_runner("sluice bootstrap"))
+    return print_bootstrap(summary)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from etl.settings import read_drainer
+from sluice.etl.settings import read_drainer
 
 
 @click.command("config")

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from embedded.repository import DAGS
+from sluice.devstack.repository import DAGS
 
 _LOCAL = "airflow.dag_processing.bundles.local.LocalDagBundle"
 

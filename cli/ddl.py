@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cli._settings import acting_on, config_option, operator
+from sluice.cli._settings import config_option, operator_name, settings_for_write
 
 _WHY = click.option("--why", default="", help="Kept with the decision.")
 
@@ -23,9 +23,9 @@ def command() -> None:
 @click.pass_context
 def skip(ctx: click.Context, which: int, why: str, config: str | None) -> None:
     """Execute nothing downstream for this DDL. What it would have done there is up to you."""
-    from etl import operate
+    from sluice.etl import operate
 
-    click.echo(operate.skip_ddl(acting_on(ctx, config), which, operator(), why))
+    click.echo(operate.skip_ddl(settings_for_write(ctx, config), which, operator_name(), why))
 
 
 @command.command("replace")
@@ -43,11 +43,11 @@ def replace(
     ctx: click.Context, which: int, statements: tuple[str, ...], file: Path | None, why: str, config: str | None
 ) -> None:
     """Execute other statements in place of this DDL, each exactly once, in the schema that the DDL is in."""
-    from etl import operate
-    from etl.formats.operator_sql import split_statements
+    from sluice.etl import operate
+    from sluice.etl.changes.formats.operator_sql import split_statements
 
     if not statements and file is None:
         raise click.UsageError("give --sql or --file (--sql '' for nothing at all)")
     texts = [*statements, *([file.read_text(encoding="utf-8")] if file else [])]
     sql = [statement for text in texts for statement in split_statements(text)]
-    click.echo(operate.replace_ddl(acting_on(ctx, config), which, sql, operator(), why))
+    click.echo(operate.replace_ddl(settings_for_write(ctx, config), which, sql, operator_name(), why))

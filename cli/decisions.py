@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from cli._settings import acting_on, config_option, settings_of
-from upstream import tso
+from sluice.cli._settings import config_option, settings_for_write, settings_of
+from sluice.tidb import tso
 
 
 @click.group("decisions")
@@ -22,7 +22,7 @@ def command() -> None:
 @click.pass_context
 def list_command(ctx: click.Context, *, as_json: bool, config: str | None) -> None:
     """All of them, and whether they were used."""
-    from etl import operate
+    from sluice.etl import operate
 
     found = operate.list_decisions(settings_of(ctx, config))
     if as_json:
@@ -40,9 +40,9 @@ def list_command(ctx: click.Context, *, as_json: bool, config: str | None) -> No
 @click.pass_context
 def remove(ctx: click.Context, commit_ts: int, config: str | None) -> None:
     """Take the decision about COMMIT_TS back, unless it is used: what was skipped or replaced stays so."""
-    from etl import operate
+    from sluice.etl import operate
 
-    click.echo(operate.remove_decision(acting_on(ctx, config), commit_ts))
+    click.echo(operate.remove_override(settings_for_write(ctx, config), commit_ts))
 
 
 def lines(decision: dict[str, Any]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cli._stack import stack_of
+from sluice.cli._stack import stack_of
 
 
 @click.command("down")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cli._settings import acting_on, config_option, operator
+from sluice.cli._settings import config_option, operator_name, settings_for_write
 
 
 @click.command("drill")
@@ -27,10 +27,10 @@ def command(ctx: click.Context, *, tables: int, max_mb: int, moment: str | None,
 
     It is a job: `sluice jobs` shows it, and `sluice archive status` names the last one.
     """
-    from cli._drill_job import run_here
-    from etl.drill import Wish, ask_for
-    from upstream import tso
+    from sluice.cli._drill_job import run_job
+    from sluice.etl.restore.drill import RestoreTestRequest, create_or_resume
+    from sluice.tidb import tso
 
-    settings = acting_on(ctx, config)
-    wish = Wish(tables, max_mb * 1_000_000, tso.parse_moment(moment) if moment else None)
-    return run_here(settings, ask_for(settings, wish, operator()), "sluice drill")
+    settings = settings_for_write(ctx, config)
+    wish = RestoreTestRequest(tables, max_mb * 1_000_000, tso.parse_moment(moment) if moment else None)
+    return run_job(settings, create_or_resume(settings, wish, operator_name()), "sluice drill")

@@ -13,14 +13,14 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
-from cli._settings import config_option, settings_of
-from cli._sizes import size
+from sluice.cli._settings import config_option, settings_of
+from sluice.cli._sizes import format_size
 
 if TYPE_CHECKING:
-    from etl.find import Found, FoundDdl, FoundTransaction, Query, TableRows
+    from sluice.etl.history.find import FoundDdl, FoundTransaction, SearchQuery, SearchResults, TableRows
 
-_SAY_EVERY_S = 2.0
-_STATEMENT_LENGTH = 160
+_PROGRESS_INTERVAL_S = 2.0
+_MAX_STATEMENT_CHARS = 160
 
 
 @click.command("find")
@@ -72,20 +72,20 @@ def command(
     is a commit timestamp: to look at (`sluice relay show`), to take back (`sluice undo`), or to restore the moment just
     before it.
     """
-    from etl.find import Past, Query, check_names, find
-    from upstream import tso
+    from sluice.etl.history.find import HistoryLog, SearchQuery, check_table_globs, search
+    from sluice.tidb import tso
 
     settings = settings_of(ctx, config)
     shown_zone = _zone(zone)
-    past = Past.of(settings)
+    past = HistoryLog.open(settings)
     begin = past.first if since is None else tso.parse_moment(since)
     end = past.last if until is None else tso.parse_moment(until)
     if begin >= end:
         raise click.UsageError(f"--since {tso.text(begin)} is not before --until {tso.text(end)}")
-    query = Query(begin, end, globs, kinds, where, sort, limit)
-    found = find(settings, query, on_progress=_Progress(max(begin, past.first), min(end, past.last)))
+    query = SearchQuery(begin, end, globs, kinds, where, sort, limit)
+    found = search(settings, query, on_progress=_Progress(max(begin, past.first), min(end, past.last)))
     if not (found.transactions or found.ddls):
-        check_names(past, globs)
+        check_table_globs(past, globs)
     if as_json:
         for line in _json_lines(found, query):
             click.echo(line)
@@ -101,18 +101,18 @@ class _Progress:
 
     def __init__(self, begin: int, end: int) -> None:
         self._begin, self._end = begin, end
-        self._said = time.monotonic()
+        self._logged_at = time.monotonic()
 
-    def __call__(self, through: int, found: Found) -> None:
+    def __call__(self, through: int, found: SearchResults) -> None:
         now = time.monotonic()
-        if now - self._said < _SAY_EVERY_S:
+        if now - self._logged_at < _PROGRESS_INTERVAL_S:
             return
-        self._said = now
-        from upstream import tso
+        self._logged_at = now
+        from sluice.tidb import tso
 
         share = min(1.0, (through - self._begin) / max(1, self._end - self._begin))
         click.echo(
-            f"{share:.0%}: looked through {tso.time_text(through)}, {size(found.counts['bytes'])},"
+            f"{share:.0%}: looked through {tso.time_text(through)}, {format_size(found.counts['bytes'])},"
             f" {found.counts['transactions']:,} transactions found",
             err=True,
         )
@@ -126,18 +126,18 @@ def _zone(name: str) -> ZoneInfo:
 
 
 def _time(ts: int, zone: ZoneInfo) -> str:
-    from upstream import tso
+    from sluice.tidb import tso
 
     return tso.to_datetime(ts).astimezone(zone).isoformat(" ", "milliseconds")
 
 
-def _ddl_lines(found: Found, zone: ZoneInfo) -> Iterator[str]:
+def _ddl_lines(found: SearchResults, zone: ZoneInfo) -> Iterator[str]:
     for ddl in found.ddls:
         yield f"{ddl.commit_ts}  {_time(ddl.commit_ts, zone)}  {_ddl(ddl)}"
 
 
 def _ddl(ddl: FoundDdl) -> str:
-    text = ddl.statement if len(ddl.statement) <= _STATEMENT_LENGTH else f"{ddl.statement[:_STATEMENT_LENGTH]}…"
+    text = ddl.statement if len(ddl.statement) <= _MAX_STATEMENT_CHARS else f"{ddl.statement[:_MAX_STATEMENT_CHARS]}…"
     return f"{ddl.kind}{', rows are gone' if ddl.drops else ''}: {_printable(text)}"
 
 
@@ -146,7 +146,7 @@ def _printable(text: str) -> str:
     return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
-def _transaction_lines(found: Found, zone: ZoneInfo) -> Iterator[str]:
+def _transaction_lines(found: SearchResults, zone: ZoneInfo) -> Iterator[str]:
     for one in found.transactions:
         yield f"{one.commit_ts}  {_time(one.commit_ts, zone)}  {_rows(one)}"
         for rows in one.tables:
@@ -164,8 +164,8 @@ def _table(rows: TableRows) -> str:
     return f"{_printable(rows.table)}: {text} ({_printable('; '.join(rows.keys))}{more})"
 
 
-def _json_lines(found: Found, query: Query) -> Iterator[str]:
-    from upstream import tso
+def _json_lines(found: SearchResults, query: SearchQuery) -> Iterator[str]:
+    from sluice.tidb import tso
 
     for kind, entries in (("ddl", found.ddls), ("transaction", found.transactions)):
         for one in entries:
@@ -174,8 +174,8 @@ def _json_lines(found: Found, query: Query) -> Iterator[str]:
     yield json.dumps({"counts": {**found.counts, "since": query.since, "until": query.until}})
 
 
-def _summary(found: Found, query: Query, past: Any) -> Iterator[str]:
-    from upstream import tso
+def _summary(found: SearchResults, query: SearchQuery, past: Any) -> Iterator[str]:
+    from sluice.tidb import tso
 
     counts = found.counts
     parts = [

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli._settings import config_option, settings_of
-from errors import RequestError
+from sluice.cli._settings import config_option, settings_of
+from sluice.errors import RequestError
 
 if TYPE_CHECKING:
-    from etl.copy.definitions import Definitions
-    from etl.settings import Settings
+    from sluice.etl.copy.definitions import SourceSchema
+    from sluice.etl.settings import Settings
 
 
 @click.command("grants")
@@ -23,15 +23,15 @@ def command(ctx: click.Context, *, user: str | None, tidb: bool, config: str | N
     """Print the GRANT statements for the user of [downstream]: on each database that the pipeline's rules let through,
     as the upstream has them now, and nothing on the server's own. Run it again for a database that is made later.
     """
-    from etl.copy.cluster import CopiedCluster
-    from etl.downstream.grants import grant_statements
-    from etl.settings import Downstream
+    from sluice.etl.copy.copy_source_cluster import SourceCluster
+    from sluice.etl.downstream.grants import grant_statements
+    from sluice.etl.settings import Downstream
 
     settings = settings_of(ctx, config)
     target = settings.target
     if not isinstance(target, Downstream):
         raise RequestError("the downstream is no database: there are no rights to grant")
-    with CopiedCluster.of(settings.upstream) as cluster:
+    with SourceCluster.connect(settings.upstream) as cluster:
         found = cluster.definitions(cluster.pd.tso()).of_users()
     account = user or f"'{target.user}'@'%'"
     own = target.checkpoint_schema, target.recycle_schema
@@ -39,7 +39,7 @@ def command(ctx: click.Context, *, user: str | None, tidb: bool, config: str | N
         click.echo(line)
 
 
-def _targets(settings: Settings, found: Definitions) -> set[str]:
+def _targets(settings: Settings, found: SourceSchema) -> set[str]:
     """The databases in which tables arrive."""
     rules, routes = settings.filters, settings.routes
     schemas = {routes.target_schema(each.name) for each in found.schemas if rules.wants_schema(each.name)}

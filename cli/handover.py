@@ -6,8 +6,8 @@ from functools import partial
 
 import click
 
-from cli._settings import acting_on, config_option
-from upstream import tso
+from sluice.cli._settings import config_option, settings_for_write
+from sluice.tidb import tso
 
 
 @click.command("handover")
@@ -31,11 +31,11 @@ def command(ctx: click.Context, *, to_drainer: bool, wait_s: float, config: str 
     """Leave the downstream to a Drainer: wait until nothing of this pipeline writes there, leave a checkpoint that the
     Drainer goes on from, and say what to do next. From then on this pipeline refuses to write, until `sluice takeover`.
     """
-    from etl.operate import handover
+    from sluice.etl.operate import handover
 
     if not to_drainer:
         raise click.UsageError("to whom? `sluice handover --to-drainer`")
-    done = handover.hand_over(acting_on(ctx, config), partial(click.echo, err=True), wait_s)
+    done = handover.hand_over(settings_for_write(ctx, config), partial(click.echo, err=True), wait_s)
     click.echo(
         f"handed over: {done.place} is complete through {tso.text(done.commit_ts)}, and nothing of this pipeline writes"
         " there any more. Next:"

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli._job_lines import done, job_lines
-from cli._settings import acting_on, config_option, operator, settings_of
-from relay.jobs.spec import at
+from sluice.cli._job_lines import done, job_lines
+from sluice.cli._settings import config_option, operator_name, settings_for_write, settings_of
+from sluice.relay.jobs.spec import format_ms
 
 if TYPE_CHECKING:
-    from etl.settings import Settings
-    from relay.jobs import Job, Jobs, JobStatus
+    from sluice.etl.settings import Settings
+    from sluice.relay.jobs import Job, Jobs, JobStatus
 
-_FOLLOW_S = 1.0
+_FOLLOW_INTERVAL_S = 1.0
 
 
 @click.group("jobs", invoke_without_command=True)
@@ -50,7 +50,7 @@ def list_(ctx: click.Context, config: str | None, *, as_json: bool) -> None:
 @click.pass_context
 def show(ctx: click.Context, name: str, config: str | None, *, follow: bool, as_json: bool) -> None:
     """One job: what was asked for, how far each table is, how it ended."""
-    from relay.jobs import CANCELLING, PAUSING, RUNNING
+    from sluice.relay.jobs import CANCELLING, PAUSING, RUNNING
 
     job = _jobs(settings_of(ctx, config)).get(name)
     while True:
@@ -59,7 +59,7 @@ def show(ctx: click.Context, name: str, config: str | None, *, follow: bool, as_
         click.echo(text)
         if not follow or status.state not in (RUNNING, PAUSING, CANCELLING):
             return
-        time.sleep(_FOLLOW_S)
+        time.sleep(_FOLLOW_INTERVAL_S)
 
 
 @command.command("pause")
@@ -68,9 +68,9 @@ def show(ctx: click.Context, name: str, config: str | None, *, follow: bool, as_
 @click.pass_context
 def pause(ctx: click.Context, name: str, config: str | None) -> None:
     """Have a job stop at its next border: a copy after the chunks that are under way."""
-    from relay.jobs import PAUSE, PAUSING
+    from sluice.relay.jobs import PAUSE, PAUSING
 
-    entry = _jobs(acting_on(ctx, config)).get(name).order(PAUSE, operator())
+    entry = _jobs(settings_for_write(ctx, config)).get(name).order(PAUSE, operator_name())
     if entry.state == PAUSING:
         click.echo(f"{name} pauses, after what is under way: `sluice jobs show {name}` tells when it has")
     else:
@@ -83,17 +83,17 @@ def pause(ctx: click.Context, name: str, config: str | None) -> None:
 @click.pass_context
 def resume(ctx: click.Context, name: str, config: str | None) -> int:
     """Go on with a job that is paused, interrupted or failed, in this process; or take an order to pause back."""
-    from cli._job_kinds import RESUME as RESUMES
-    from relay.jobs import INTERRUPTED, PAUSING, RESUME
+    from sluice.cli._job_kinds import RESUME as RESUMES
+    from sluice.relay.jobs import INTERRUPTED, PAUSING, RESUME
 
-    settings = acting_on(ctx, config)
+    settings = settings_for_write(ctx, config)
     job = _jobs(settings).get(name)
     if job.status().state == PAUSING:
-        job.order(RESUME, operator())
+        job.order(RESUME, operator_name())
         click.echo(f"{name} goes on where it runs")
         return 0
     if job.status().state != INTERRUPTED:
-        job.order(RESUME, operator())  # says so if it is over, or is to be cancelled
+        job.order(RESUME, operator_name())  # says so if it is over, or is to be cancelled
     return RESUMES[_kind(job, RESUMES)](settings, job)
 
 
@@ -103,12 +103,12 @@ def resume(ctx: click.Context, name: str, config: str | None) -> int:
 @click.pass_context
 def cancel(ctx: click.Context, name: str, config: str | None) -> int:
     """Give a job up. What it began and can be taken back safely is taken back; what stays is said."""
-    from cli._job_kinds import CANCEL as CANCELS
-    from relay.jobs import CANCEL, CANCELLING
+    from sluice.cli._job_kinds import CANCEL as CANCELS
+    from sluice.relay.jobs import CANCEL, CANCELLING
 
-    settings = acting_on(ctx, config)
+    settings = settings_for_write(ctx, config)
     job = _jobs(settings).get(name)
-    job.order(CANCEL, operator())
+    job.order(CANCEL, operator_name())
     status = job.status()
     if status.state == CANCELLING and status.entry.runner is not None:
         click.echo(f"{name} is being cancelled by {status.entry.runner}: `sluice jobs show {name}` tells what stays")
@@ -125,32 +125,32 @@ def forget(ctx: click.Context, names: tuple[str, ...], older_than: str | None, c
     """Remove what is written down about jobs that are over."""
     if bool(names) == bool(older_than):
         raise click.UsageError("say which jobs: their ids, or --older-than", ctx)
-    jobs = _jobs(acting_on(ctx, config))
+    jobs = _jobs(settings_for_write(ctx, config))
     for name in names or _older(jobs, older_than or ""):
         jobs.forget(name)
         click.echo(f"forgot {name}")
 
 
 def _older(jobs: Jobs, age: str) -> list[str]:
-    from relay.jobs import OVER
-    from relay.retention import keep_ms
+    from sluice.relay.jobs import FINAL_STATES
+    from sluice.relay.retention import keep_ms
 
     try:
         before = time.time() * 1000 - keep_ms(age)
     except ValueError as error:
         raise click.UsageError(f"--older-than: {error}") from None
     entries = {job.id: job.entry() for job in jobs.list()}
-    return [name for name, entry in entries.items() if entry.state in OVER and entry.made_ms < before]
+    return [name for name, entry in entries.items() if entry.state in FINAL_STATES and entry.made_ms < before]
 
 
 def _jobs(settings: Settings) -> Jobs:
-    from relay.jobs import Jobs
+    from sluice.relay.jobs import Jobs
 
-    return Jobs.of(settings.open_relay())
+    return Jobs.for_pipeline(settings.open_relay())
 
 
 def _kind(job: Job, known: Mapping[str, object]) -> str:
-    from relay.jobs import JobError
+    from sluice.relay.jobs import JobError
 
     if job.spec.kind not in known:
         raise JobError(f"this version of Sluice knows no jobs of the kind {job.spec.kind}")
@@ -168,7 +168,7 @@ def _list(jobs: Jobs, *, as_json: bool) -> None:
             continue
         first, *more = job_lines(document)
         click.echo(first)
-        for line in [f"asked for by {status.spec.by}, {at(status.spec.made_ms)}", *more]:
+        for line in [f"asked for by {status.spec.by}, {format_ms(status.spec.made_ms)}", *more]:
             click.echo(f"    {line}")
 
 
@@ -177,8 +177,8 @@ def _lines(status: JobStatus) -> list[str]:
     first, *more = job_lines(document)
     lines = [
         f"job       {first}",
-        f"asked     {status.spec.kind} of {status.spec.touches}, by {status.spec.by}, {at(status.spec.made_ms)}",
-        f"since     {at(status.entry.made_ms)}, by {status.entry.by}",
+        f"asked     {status.spec.kind} of {status.spec.touches}, by {status.spec.by}, {format_ms(status.spec.made_ms)}",
+        f"since     {format_ms(status.entry.made_ms)}, by {status.entry.by}",
         *(f"          {line}" for line in more),
     ]
     for name, table in sorted(document["progress"]["tables"].items()):

@@ -7,12 +7,12 @@ import socket
 
 import click
 
-from cli._settings import config_option, pipelines_of
-from cli._stack import stop_signals_raise
+from sluice.cli._settings import config_option, pipelines_of
+from sluice.cli._stack import signals_as_interrupt
 
 _LISTEN = "127.0.0.1:8249"
 """The port that a Drainer has."""
-_ONCE_S = 15.0
+_ONCE_TIMEOUT_S = 15.0
 """There is no second look that would tell more."""
 
 
@@ -47,21 +47,21 @@ def command(
     All pipelines: that of SLUICE_CONFIG, and those of the folder SLUICE_PIPELINES; with --config, or the one-machine
     stack, that one alone. A service of its own beside Airflow: it needs the settings files and what they name.
     """
-    from etl.metrics import Endpoint, Gatherer, Pusher
+    from sluice.etl.operate.metrics import MetricsEndpoint, MetricsPusher, PipelineCollector
 
     found = pipelines_of(ctx, config)
     if once:
-        click.echo(Gatherer(found, tables, patience_s=_ONCE_S).text().decode(), nl=False)
+        click.echo(PipelineCollector(found, tables, patience_s=_ONCE_TIMEOUT_S).text().decode(), nl=False)
         return
-    gatherer = Gatherer(found, tables)
+    gatherer = PipelineCollector(found, tables)
     host, port = _address(listen)
-    with contextlib.ExitStack() as stack, contextlib.suppress(KeyboardInterrupt), stop_signals_raise():
-        endpoint = Endpoint(gatherer, host, port)
+    with contextlib.ExitStack() as stack, contextlib.suppress(KeyboardInterrupt), signals_as_interrupt():
+        endpoint = MetricsEndpoint(gatherer, host, port)
         stack.callback(endpoint.close)
         host, port = endpoint.address
         click.echo(f"serving http://{host}:{port}/metrics")
         if push:
-            pusher = Pusher(gatherer, push, instance or f"{socket.gethostname()}:{port}", push_interval)
+            pusher = MetricsPusher(gatherer, push, instance or f"{socket.gethostname()}:{port}", push_interval)
             stack.callback(pusher.close)
             click.echo(f"pushing to {push} every {push_interval} s")
         endpoint.wait()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cli._settings import acting_on, config_option
+from sluice.cli._settings import config_option, settings_for_write
 
 
 @click.command("pause")
@@ -13,6 +13,6 @@ from cli._settings import acting_on, config_option
 @click.pass_context
 def command(ctx: click.Context, what: str, config: str | None) -> None:
     """Have landing, applying or both wait until `sluice resume`, over runs and restarts."""
-    from etl import operate
+    from sluice.etl import operate
 
-    click.echo(operate.pause(acting_on(ctx, config), what))
+    click.echo(operate.pause(settings_for_write(ctx, config), what))

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from errors import SluiceError
+from sluice.errors import SluiceError
 
 if TYPE_CHECKING:
-    from etl.settings.pipelines import NamedPipeline
+    from sluice.etl.settings.pipelines import NamedPipeline
 
-_AT_ONCE = 16
+_MAX_THREADS = 16
 
 
 @click.command("pipelines")
@@ -23,12 +23,12 @@ def command(*, as_json: bool) -> int:
 
     What is wrong with a file is said, too, and then the exit code tells.
     """
-    from etl.settings.pipelines import pipelines
+    from sluice.etl.settings.pipelines import pipelines
 
     found = pipelines()
     named = [pipeline for pipeline in found.values() if pipeline.path is not None]
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
-        listed = list(threads.map(_look, named))
+    with ThreadPoolExecutor(_MAX_THREADS) as threads:
+        listed = list(threads.map(_pipeline_status, named))
     problems = found.problems()
     if as_json:
         click.echo(json.dumps({"pipelines": listed, "problems": problems}, indent=1))
@@ -37,9 +37,9 @@ def command(*, as_json: bool) -> int:
     return SluiceError.exit_code if problems or any(each["needs"] for each in listed) else 0
 
 
-def _look(pipeline: NamedPipeline) -> dict[str, Any]:
+def _pipeline_status(pipeline: NamedPipeline) -> dict[str, Any]:
     """How one stands, as JSON values. ``needs``: whether somebody has to act."""
-    from etl import operate
+    from sluice.etl import operate
 
     told: dict[str, Any] = {
         "name": pipeline.name, "file": str(pipeline.path), "dag": pipeline.dag_id("replicate"), "state": "",

@@ -19,30 +19,30 @@ def command(*, wanted: bool) -> int:
 
     A pump needs none of them, nor do tasks in an Airflow and a Spark of your own. Exit code 1 if one is missing.
     """
-    from embedded.launch.part import OWN_PROGRAMS, MissingProgram
-    from embedded.launch.programs import NEEDED, OPTIONAL, how_to_get, missing, where
+    from sluice.devstack.launch.programs import OPTIONAL, REQUIRED, find_path, install_hint, missing
+    from sluice.devstack.launch.service import OWN_PROGRAMS, MissingProgram
 
     lacking = missing()
     if lacking and wanted:
-        from embedded.without_root import get
+        from sluice.devstack.rootless_install import get
 
         get(lacking, OWN_PROGRAMS, click.echo)
         lacking = missing()
-    for program in (*NEEDED, *OPTIONAL):
+    for program in (*REQUIRED, *OPTIONAL):
         try:
-            place = where(program)
+            place = find_path(program)
         except MissingProgram:
             place = "missing"
         click.echo(f"{program.name:<20} {place:<55} {program.purpose}")
     _show_versions()
     if lacking:
-        click.echo(how_to_get(lacking), err=True)
+        click.echo(install_hint(lacking), err=True)
     return 1 if lacking else 0
 
 
 def _show_versions() -> None:
     """Which packages have another version than the one this release was tested with."""
-    from embedded.versions import untested
+    from sluice.devstack.versions import untested
 
     different = untested()
     if different:

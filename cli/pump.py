@@ -15,4 +15,4 @@ import click
 def command(arguments: tuple[str, ...]) -> None:
     """Run a pump with the flags of TiDB's Pump, e.g. `sluice pump --config pump.toml`."""
     sys.argv = ["sluice pump", *arguments]
-    runpy.run_module("pump_service", run_name="__main__", alter_sys=False)
+    runpy.run_module("sluice.pump_service", run_name="__main__", alter_sys=False)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from cli._nodes import group_of
+from sluice.cli._nodes import group_of
 
 command = group_of("pumps")

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli._settings import acting_on, config_option, settings_of
+from sluice.cli._settings import config_option, settings_for_write, settings_of
 
 if TYPE_CHECKING:
-    from expectations.results import QualityRun
-    from expectations.suite import Suite
-    from expectations.suite_files import Written
+    from sluice.expectations.results import QualityRun
+    from sluice.expectations.suite import Suite
+    from sluice.expectations.suite_files import WriteResult
 
 _STATES = {"passed": "green", "warned": "yellow"}
 
@@ -36,15 +36,15 @@ def init(ctx: click.Context, *, tables: tuple[str, ...], force: bool, config: st
     They come from the schema and a profile of the rows that the server computes at the checkpoint, and go into the
     folder [quality] suites, a file a table: edit them, and keep them in git. A file that was edited is left alone.
     """
-    from expectations.proposing import propose_suites
-    from expectations.suite_files import Written
+    from sluice.expectations.suite_files import WriteResult
+    from sluice.expectations.write_suites import propose_suites
 
-    settings = acting_on(ctx, config)
+    settings = settings_for_write(ctx, config)
     edited = 0
 
-    def say(suite: Suite, path: Path, written: Written) -> None:
+    def say(suite: Suite, path: Path, written: WriteResult) -> None:
         nonlocal edited
-        edited += written is Written.EDITED
+        edited += written is WriteResult.EDITED
         click.echo(f"{suite.name}: {len(suite.expectations)} expectations, {path}: {written.value}")
 
     propose_suites(settings, tables, say, over_edited=force)
@@ -73,17 +73,17 @@ def run(
 
     The exit code is 1 if one isn't that fails the run, 4 if applying was paused because of one; warnings leave it 0.
     """
-    from etl.settings import read_target
-    from expectations.run import QualityWish, run_quality
-    from upstream import tso
+    from sluice.etl.settings import read_target
+    from sluice.expectations.run import QualityRequest, run_quality
+    from sluice.tidb import tso
 
     if (on == "copy") != bool(copy_file):
         raise click.UsageError("--on copy and --copy FILE go together", ctx)
     if as_of and on != "lake":
         raise click.UsageError("--as-of goes with --on lake", ctx)
-    settings = acting_on(ctx, config)
+    settings = settings_for_write(ctx, config)
     ts = tso.parse_moment(as_of) if as_of else 0
-    wish = QualityWish(on, suites, ts, read_target(copy_file) if copy_file else {})
+    wish = QualityRequest(on, suites, ts, read_target(copy_file) if copy_file else {})
     done = run_quality(settings, wish, _say)
     click.echo(f"report   {done.index}")
     if done.paused:
@@ -97,7 +97,7 @@ def run(
 @click.pass_context
 def docs(ctx: click.Context, *, config: str | None) -> None:
     """Say what the last run found, and where its report is."""
-    from expectations.results import QualityResults
+    from sluice.expectations.results import QualityResults
 
     results = QualityResults(settings_of(ctx, config))
     for suite in results.last():

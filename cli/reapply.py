@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli._settings import acting_on, config_option, operator, settings_of
-from cli._sizes import size
+from sluice.cli._settings import config_option, operator_name, settings_for_write, settings_of
+from sluice.cli._sizes import format_size
 
 if TYPE_CHECKING:
-    from etl.reapply import ReapplyPlan
+    from sluice.etl.verify.reapply import ReplayPlan
 
-_SHOWN_DDLS = 20
+_MAX_DDLS_SHOWN = 20
 
 
 @click.command("reapply")
@@ -55,38 +55,40 @@ def command(
 
     Killed, or stopped by an error, the same command goes on with what is left, and so does `sluice jobs resume`.
     """
-    from etl.reapply import Request, ask_for, make_plan
-    from etl.settings import read_target
-    from upstream import tso
+    from sluice.etl.settings import read_target
+    from sluice.etl.verify.reapply import ReplayRequest, create_or_resume, make_replay_plan
+    from sluice.tidb import tso
 
-    settings = settings_of(ctx, config) if plan_only else acting_on(ctx, config)
+    settings = settings_of(ctx, config) if plan_only else settings_for_write(ctx, config)
     end = 0 if until is None else tso.parse_moment(until)
-    request = Request(tso.parse_moment(since), end, read_target(target) if target else {}, globs, rows_per_second or 0)
+    request = ReplayRequest(
+        tso.parse_moment(since), end, read_target(target) if target else {}, globs, rows_per_second or 0
+    )
     if plan_only:
-        plan = make_plan(settings, request)
+        plan = make_replay_plan(settings, request)
         _print(plan)
         return 1 if plan.problems else 0
-    from cli._reapply_job import run_here
+    from sluice.cli._reapply_job import run_job
 
-    return run_here(settings, ask_for(settings, request, operator()), "sluice reapply")
+    return run_job(settings, create_or_resume(settings, request, operator_name()), "sluice reapply")
 
 
-def _print(plan: ReapplyPlan) -> None:
-    from upstream import tso
+def _print(plan: ReplayPlan) -> None:
+    from sluice.tidb import tso
 
     click.echo(f"since    {tso.text(plan.since)}")
     click.echo(f"until    {tso.text(plan.until)}")
     click.echo(f"to       {plan.to}")
     click.echo(
         f"in all   {plan.windows:,} windows, at most {plan.changes:,} row changes in {plan.transactions:,}"
-        f" transactions, {size(plan.bytes)} of the relay log"
+        f" transactions, {format_size(plan.bytes)} of the relay log"
     )
     for name in plan.tables:
         click.echo(f"table    {name}")
-    for ddl in plan.ddls[:_SHOWN_DDLS]:
+    for ddl in plan.ddls[:_MAX_DDLS_SHOWN]:
         click.echo(f"ddl      {ddl}")
-    if len(plan.ddls) > _SHOWN_DDLS:
-        click.echo(f"ddl      and {len(plan.ddls) - _SHOWN_DDLS} more")
+    if len(plan.ddls) > _MAX_DDLS_SHOWN:
+        click.echo(f"ddl      and {len(plan.ddls) - _MAX_DDLS_SHOWN} more")
     for note in plan.notes:
         click.echo(f"note     {note}")
     for problem in plan.problems:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli._settings import config_option, settings_of
+from sluice.cli._settings import config_option, settings_of
 
 if TYPE_CHECKING:
-    from etl.operate import RowChange
+    from sluice.etl.changes.row_change import RowChange
 
-_VALUE_LENGTH = 80
+_MAX_VALUE_CHARS = 80
 
 
 @click.group("relay")
@@ -43,7 +43,7 @@ def show(
     """What is in a window: its parts, DDL statements, changes by table. Without LO (where a window begins) or COMMIT_TS
     (of a transaction in it) the newest one.
     """
-    from etl.operate import describe, find_window, newest, row_changes
+    from sluice.etl.operate import describe, find_window, latest_windows, row_changes
 
     if ts is not None and last is not None:
         raise click.UsageError("give a timestamp or --last, not both")
@@ -53,7 +53,7 @@ def show(
         window, exact = find_window(relay, ts)
         windows = [window]
     else:
-        windows = newest(relay, last or 1)
+        windows = latest_windows(relay, last or 1)
     if not windows:
         click.echo("no window is landed yet", err=as_json)
     for window in windows:
@@ -117,7 +117,7 @@ def _change_text(change: RowChange) -> str:
 def _shown(value: Any) -> str:
     """A value for a terminal: control characters escaped, long ones cut."""
     text = "NULL" if value is None else repr(_plain(value) if isinstance(value, bytes | bytearray) else value)
-    return text if len(text) <= _VALUE_LENGTH else f"{text[:_VALUE_LENGTH]}… ({len(text)} characters)"
+    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}… ({len(text)} characters)"
 
 
 def _plain(value: Any) -> str:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from cli._progress import ReplayProgress
-from cli._stack import stack_of
-from embedded import Stack, replay
-from embedded.launch import client_file
-from embedded.recording import Recording
-from embedded.view import View
-from upstream import tso
+from sluice.cli._progress import ReplayProgress
+from sluice.cli._stack import stack_of
+from sluice.devstack import Stack, replay
+from sluice.devstack.launch import client_file
+from sluice.devstack.progress_view import ProgressView
+from sluice.devstack.recording import Recording
+from sluice.tidb import tso
 
 
 @click.command("replay")
@@ -70,7 +70,7 @@ def command(
     with ReplayProgress() as display:
         replay.clear(stack, directory, display.say, paused=paused)
         site = stack.site()
-        view = View(site)
+        view = ProgressView(site)
         display.say(
             f"replaying {directory} to {label if isinstance(label, str) and not label.isdigit() else 'the end'},"
             f" {tso.text(target)}"
@@ -83,9 +83,9 @@ def command(
                 _say_where(stack)
                 return
             done = replay.wait_applied(
-                stack, view, replay.Goal(target),
-                replay.Onlooker(lambda progress: display.show(str(label or "all"), total, progress), display.say),
-                replay.Patience(give_up_s=patience),
+                stack, view, replay.ReplayGoal(target),
+                replay.ReplayObserver(lambda progress: display.show(str(label or "all"), total, progress), display.say),
+                replay.StallTimeouts(give_up_s=patience),
             )  # fmt: skip
         finally:
             view.close()

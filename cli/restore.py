@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli._settings import acting_on, config_option, operator, settings_of
+from sluice.cli._settings import config_option, operator_name, settings_for_write, settings_of
 
 if TYPE_CHECKING:
-    from etl.settings import Settings
+    from sluice.etl.settings import Settings
 
 _MOMENT = (
     "A time with its zone such as 2026-11-16T12:00:00+01:00 (UTC without one), a TSO, or before:TSO, which is right"
@@ -64,35 +64,35 @@ def command(
     behind. Killed, or stopped by an error, the same command goes on with what is left.
     """
     if folder is not None:
-        settings = settings_of(ctx, config) if plan_only else acting_on(ctx, config)
+        settings = settings_of(ctx, config) if plan_only else settings_for_write(ctx, config)
         return _into_files(ctx, settings, (folder, kind, beside), said, plan_only=plan_only)
-    from etl.restore import ask_for, plan_restore, request_of
+    from sluice.etl.restore import create_or_resume, plan_restore, restore_request_from_form
 
-    settings = settings_of(ctx, config) if plan_only else acting_on(ctx, config)
-    request = request_of(said)
+    settings = settings_of(ctx, config) if plan_only else settings_for_write(ctx, config)
+    request = restore_request_from_form(said)
     if plan_only:
         plan = plan_restore(settings, request)
         click.echo("\n".join(plan.lines()))
         return 1 if plan.problems else 0
-    from cli._restore_job import run_here
+    from sluice.cli._restore_job import run_job
 
-    return run_here(settings, ask_for(settings, request, operator()), "sluice restore")
+    return run_job(settings, create_or_resume(settings, request, operator_name()), "sluice restore")
 
 
 def _into_files(
     ctx: click.Context, settings: Settings, where: tuple[Path, str, bool], said: dict[str, Any], *, plan_only: bool
 ) -> int:
-    from etl.restore import ask_for_files, files_request_of, plan_files
+    from sluice.etl.restore import create_or_resume_files, files_request_from_form, plan_files
 
     if any(said[name] for name in ("into", "target", "connection", "replacing")) or not said["verify"]:
         raise click.UsageError("--files goes with --until, --table, --format, --beside and --plan alone", ctx)
     folder, kind, beside = where
-    request = files_request_of(said | {"folder": folder, "format": kind, "beside": beside})
+    request = files_request_from_form(said | {"folder": folder, "format": kind, "beside": beside})
     assert request is not None
     if plan_only:
         plan = plan_files(settings, request)
         click.echo("\n".join(plan.lines()))
         return 1 if plan.problems else 0
-    from cli._restore_files_job import run_here
+    from sluice.cli._restore_files_job import run_job
 
-    return run_here(settings, ask_for_files(settings, request, operator()), "sluice restore --files")
+    return run_job(settings, create_or_resume_files(settings, request, operator_name()), "sluice restore --files")

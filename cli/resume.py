@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli._settings import acting_on, config_option, named_config
-from cli._stack import stack_of
-from embedded.control import AirflowClient
+from sluice.cli._settings import config_option, config_path, settings_for_write
+from sluice.cli._stack import stack_of
+from sluice.devstack.control import AirflowClient
 
 if TYPE_CHECKING:
-    from etl.settings import Settings
+    from sluice.etl.settings import Settings
 
-_PAUSES_S = 60.0
+_DAG_PAUSE_TIMEOUT_S = 60.0
 """A task that has stopped fails after 20 s, the other one of its run ends in 30, and then the scheduler pauses."""
-_GOES_ON_S = 3.0
-_LOOK_S = 0.5
+_RESUME_GRACE_S = 3.0
+_POLL_INTERVAL_S = 0.5
 
 
 @click.command("resume")
@@ -31,12 +31,12 @@ def command(ctx: click.Context, what: str, config: str | None) -> None:
 
     In the one-machine stack the DAGs go on too that have paused since a task stopped, that of the archive among them.
     """
-    from etl import operate
+    from sluice.etl import operate
 
-    settings = acting_on(ctx, config)
-    stopped = operate.stopped_dags(settings)
+    settings = settings_for_write(ctx, config)
+    stopped = operate.find_stopped_dags(settings)
     click.echo(operate.resume(settings, what))
-    if named_config(ctx, config) is None and "airflow-api" in stack_of(ctx).running():
+    if config_path(ctx, config) is None and "airflow-api" in stack_of(ctx).running():
         stack = stack_of(ctx)
         airflow = AirflowClient(stack.home, stack.site().ports["airflow"])
         for dag in dict.fromkeys([settings.dag_id("replicate"), *stopped]):
@@ -46,23 +46,25 @@ def command(ctx: click.Context, what: str, config: str | None) -> None:
             click.echo(f"the DAG {dag} goes on")
     else:
         if stopped:
-            _await_pause(lambda: False, partial(_is_stopped, settings), _GOES_ON_S)
-        for line in operate.paused_dag(settings):
+            _await_pause(lambda: False, partial(_is_stopped, settings), _RESUME_GRACE_S)
+        for line in operate.notes_on_paused_dag(settings):
             click.echo(line)
 
 
 def _is_stopped(settings: Settings, dag: str = "") -> bool:
     """Whether a task of a DAG has stopped; "": of any."""
-    from etl import operate
+    from sluice.etl import operate
 
-    stopped = operate.stopped_dags(settings)
+    stopped = operate.find_stopped_dags(settings)
     return dag in stopped if dag else bool(stopped)
 
 
-def _await_pause(is_paused: Callable[[], bool], is_stopped: Callable[[], bool], wait_s: float = _PAUSES_S) -> None:
+def _await_pause(
+    is_paused: Callable[[], bool], is_stopped: Callable[[], bool], wait_s: float = _DAG_PAUSE_TIMEOUT_S
+) -> None:
     """Wait until a DAG has paused, or its task goes on: a DAG pauses when its run is over, after its task has stopped,
     and would do so after it was unpaused.
     """
     end = time.monotonic() + wait_s
     while time.monotonic() < end and is_stopped() and not is_paused():
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_INTERVAL_S)

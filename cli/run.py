@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-from cli._progress import ReplayProgress
-from cli._stack import recording_option, stack_of, stop_signals_raise
-from embedded.recording import Recording
-from embedded.repository import recording_folder
-from embedded.run import run
-from embedded.run_summary import RunSummary
-from embedded.stack import DEFAULT_RECORDING
-from embedded.viewer import Quality, Viewer
+from sluice.cli._progress import ReplayProgress
+from sluice.cli._stack import recording_option, signals_as_interrupt, stack_of
+from sluice.devstack.observer import Observer, QualityReport
+from sluice.devstack.recording import Recording
+from sluice.devstack.repository import recording_folder
+from sluice.devstack.run import run
+from sluice.devstack.run_summary import RunSummary
+from sluice.devstack.stack import DEFAULT_RECORDING
 
 
 @click.command("run")
@@ -39,8 +39,8 @@ def command(ctx: click.Context, directory: Path | None, speed: str, *, bootstrap
     recording = Recording(directory)
     end = recording.labels[-1].ts if recording.labels else 0
     total = sum(1 for each in recording.transactions(end).values() if each.commit_ts)
-    with stop_signals_raise(), ReplayProgress() as display:
-        viewer = Viewer(
+    with signals_as_interrupt(), ReplayProgress() as display:
+        viewer = Observer(
             display.say,
             lambda label, copied, progress: display.show(label.name, total, progress, copied),
             display.show_copy,
@@ -51,19 +51,19 @@ def command(ctx: click.Context, directory: Path | None, speed: str, *, bootstrap
     return 1 if summary.differences else 0
 
 
-def _look_at_quality(config: Path) -> Quality:
+def _look_at_quality(config: Path) -> QualityReport:
     """Propose suites for all tables downstream and for the replication, and look at them."""
-    from etl import load_settings
-    from expectations.proposing import propose_suites
-    from expectations.run import QualityWish, run_quality
+    from sluice.etl import load_settings
+    from sluice.expectations.run import QualityRequest, run_quality
+    from sluice.expectations.write_suites import propose_suites
 
     settings, names = load_settings(config), []
     propose_suites(settings, (), lambda suite, _path, _written: names.append(suite.name))
-    done = run_quality(settings, QualityWish(suites=tuple(names)))
+    done = run_quality(settings, QualityRequest(suites=tuple(names)))
     expected = sum(suite.expectations for suite in done.suites)
     met = expected - sum(suite.failed for suite in done.suites)
     grave = [suite for suite in done.suites if suite.state not in ("passed", "warned")]
-    return Quality(
+    return QualityReport(
         f"{len(done.suites)} suites, {met} of {expected} expectations met; report {done.index}",
         tuple(f"{suite.suite}: {suite.said or suite.state}" for suite in grave),
     )

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli._settings import acting_on, config_option
-from upstream import tso
+from sluice.cli._settings import config_option, settings_for_write
+from sluice.tidb import tso
 
 if TYPE_CHECKING:
-    from etl.settings import Settings
+    from sluice.etl.settings import Settings
 
-_POLL_S = 0.5
+_POLL_INTERVAL_S = 0.5
 
 
 @click.command("run-until")
@@ -28,16 +28,16 @@ def command(ctx: click.Context, *, moment: str, follow: bool, config: str | None
     TIME is an ISO date-time, such as 2026-11-21T12:00:00+00:00 or '2026-11-21 12:00:00' (UTC without a zone):
     everything committed until then is in.
     """
-    from etl import operate
+    from sluice.etl import operate
 
-    settings = acting_on(ctx, config)
+    settings = settings_for_write(ctx, config)
     click.echo(operate.run_until(settings, moment))
     if follow:
         _follow(settings, operate.parse_moment(moment))
 
 
 def _follow(settings: Settings, ts: int) -> None:
-    from etl import operate
+    from sluice.etl import operate
 
     shown: tuple[object, ...] = ()
     while True:
@@ -55,4 +55,4 @@ def _follow(settings: Settings, ts: int) -> None:
             return
         if now["apply_paused"] or now["apply_until_ts"] != ts:
             raise click.ClickException("somebody gave another order meanwhile; `sluice status` shows it")
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_INTERVAL_S)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from etl.spark.start import Command
+    from sluice.etl.spark.launch import LaunchCommand
 
 _HOST = click.option(
     "--host", envvar="SPARK_LOCAL_HOSTNAME", default=socket.gethostname, show_default="this machine's name",
@@ -57,11 +57,11 @@ def command() -> None:
 )  # fmt: skip
 def master_command(host: str, port: int, web_port: int, recovery: Path | None) -> None:
     """A standalone master."""
-    from etl.spark.start import Listening, master
+    from sluice.etl.spark.launch import ListenAddress, build_master_command
 
     if recovery is not None:
         recovery.mkdir(parents=True, exist_ok=True)
-    _become(master(Listening(host, port, web_port), recovery))
+    _become(build_master_command(ListenAddress(host, port, web_port), recovery))
 
 
 @command.command("worker")
@@ -81,12 +81,12 @@ def worker_command(
     master: str, host: str, port: int, web_port: int, cores: int | None, memory: str, folder: Path
 ) -> None:
     """A standalone worker of a MASTER (spark://host:7077)."""
-    from etl.spark.start import Listening, Room, worker
+    from sluice.etl.spark.launch import ListenAddress, WorkerResources, build_worker_command
 
-    room = Room(cores or os.cpu_count() or 1, memory, folder.absolute())
+    room = WorkerResources(cores or os.cpu_count() or 1, memory, folder.absolute())
     for name in ("work", "local"):
         (room.folder / name).mkdir(parents=True, exist_ok=True)
-    _become(worker(Listening(host, port, web_port), master, room))
+    _become(build_worker_command(ListenAddress(host, port, web_port), master, room))
 
 
 @command.command("connect")
@@ -114,9 +114,9 @@ def connect_command(
     """A Spark Connect server on any master, for all of Sluice's sessions. A certificate that is renewed counts from the
     next connection on. With SPARK_CONNECT_AUTHENTICATE_TOKEN in its environment it serves who shows that token.
     """
-    from etl.settings import Spark, load_settings
-    from etl.spark.front import Certificates, serve
-    from etl.spark.start import ConnectServer, Listening
+    from sluice.etl.settings import Spark, load_settings
+    from sluice.etl.spark.launch import ConnectServer, ListenAddress
+    from sluice.etl.spark.tls_proxy import Certificates, serve
 
     if bool(tls_cert) != bool(tls_key) or (tls_client_ca and not tls_cert):
         raise click.UsageError("--tls-cert and --tls-key go together, and --tls-client-ca with both")
@@ -127,7 +127,7 @@ def connect_command(
         if not equals:
             raise click.BadParameter(f"{one}: KEY=VALUE expected", param_hint="--conf")
         more[key] = value
-    listening = Listening(host, port + 1 if tls_cert else port)
+    listening = ListenAddress(host, port + 1 if tls_cert else port)
     if tls_cert:
         more["spark.connect.grpc.binding.address"] = "127.0.0.1"
     server = ConnectServer(listening, master or section.master, section.conf_texts | more, python or section.python)
@@ -138,15 +138,15 @@ def connect_command(
     _become(server.command())
 
 
-def _with_secret(command: Command) -> Command:
+def _with_secret(command: LaunchCommand) -> LaunchCommand:
     """Guard the process with the secret of SPARK_AUTHENTICATE_SECRET, if there is one; no child finds it there."""
-    from etl.spark.start import SECRET_VARIABLE, authenticated
+    from sluice.etl.spark.launch import SECRET_VARIABLE, with_authentication
 
     secret = os.environ.pop(SECRET_VARIABLE, "")
-    return authenticated(command, secret) if secret else command
+    return with_authentication(command, secret) if secret else command
 
 
-def _become(command: Command) -> None:
+def _become(command: LaunchCommand) -> None:
     """Replace this process, so that signals reach Spark itself. Options for the JVM that the environment has come last,
     where they count.
     """

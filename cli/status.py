@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from cli._job_lines import job_lines
-from cli._settings import config_option, named_config
-from cli._stack import stack_of
-from cli.decisions import lines as decision_lines
-from embedded import LOOPBACK, PUMP_NAMES, Stack, View, airflow_url, password_file
-from embedded.launch import client_file
-from errors import SluiceError
-from upstream import tso
+from sluice.cli._job_lines import job_lines
+from sluice.cli._settings import config_option, config_path
+from sluice.cli._stack import stack_of
+from sluice.cli.decisions import lines as decision_lines
+from sluice.devstack import LOOPBACK, PUMP_NAMES, ProgressView, Stack, airflow_url, password_file
+from sluice.devstack.launch import client_file
+from sluice.errors import SluiceError
+from sluice.tidb import tso
 
 
 @click.command("status")
@@ -26,9 +26,9 @@ def command(ctx: click.Context, *, as_json: bool, config: str | None) -> int:
 
     With settings of a pipeline (--config, SLUICE_CONFIG): how far it is, what operators asked for, and its pumps.
     """
-    path = named_config(ctx, config)
+    path = config_path(ctx, config)
     if path is not None:
-        from etl import load_settings, operate
+        from sluice.etl import load_settings, operate
 
         pipeline = operate.status(load_settings(path))
         click.echo(json.dumps(pipeline, indent=1) if as_json else "\n".join(_pipeline_lines(pipeline)))
@@ -75,7 +75,7 @@ def collect(stack: Stack) -> dict[str, Any]:
     }
     if not ports:
         return result
-    from etl import load_settings, operate
+    from sluice.etl import load_settings, operate
 
     site = stack.site()
     result["downstream"] = {"host": LOOPBACK, "port": ports["mariadb"], "user": "root"} | {
@@ -96,7 +96,7 @@ def collect(stack: Stack) -> dict[str, Any]:
     }
     result["pumps"] = [f"{LOOPBACK}:{ports[name]}" for name in PUMP_NAMES]
     result["spark"] = {"remote": f"sc://{LOOPBACK}:{ports['spark']}"}
-    view = View(site)
+    view = ProgressView(site)
     try:
         progress = view.progress()
     finally:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli._settings import acting_on, config_option, settings_of
+from sluice.cli._settings import config_option, settings_for_write, settings_of
 
 if TYPE_CHECKING:
-    from etl.settings import Settings
+    from sluice.etl.settings import Settings
 
 
 @click.command("takeover")
@@ -46,23 +46,23 @@ def command(
 
     With --check: connects everywhere and lists what would stop (exit code 1) or differ, and writes nothing.
     """
-    from etl.operate import handover
+    from sluice.etl.operate import handover
 
     if drainer_toml is not None and not (check_only and config is None):
         raise click.UsageError("a drainer.toml goes with --check, and without --config")
     if check_only:
         return _check(_of_drainer(drainer_toml) if drainer_toml else settings_of(ctx, config))
     click.echo(
-        handover.copied(acting_on(ctx, config), tables)
+        handover.mark_copied(settings_for_write(ctx, config), tables)
         if tables
-        else handover.take_over(acting_on(ctx, config), partial(click.echo, err=True))
+        else handover.take_over(settings_for_write(ctx, config), partial(click.echo, err=True))
     )
     return 0
 
 
 def _of_drainer(file: Path) -> Settings:
     """The settings that a drainer.toml stands for; what has no meaning here is printed."""
-    from etl.settings import parse_settings, read_drainer
+    from sluice.etl.settings import parse_settings, read_drainer
 
     drainer = read_drainer(file)
     for warning in drainer.warnings:
@@ -73,12 +73,12 @@ def _of_drainer(file: Path) -> Settings:
 
 
 def _check(settings: Settings) -> int:
-    from etl.operate import identity
-    from etl.operate.takeover_check import STOPS, check
+    from sluice.etl.operate import describe_pipeline
+    from sluice.etl.operate.takeover_check import STOPS, check_takeover
 
-    click.echo(identity(settings), err=True)
+    click.echo(describe_pipeline(settings), err=True)
     stops = 0
-    for finding in check(settings):
+    for finding in check_takeover(settings):
         stops += finding.kind == STOPS
         click.echo(f"{finding.kind:<8} {finding.text}")
     click.echo(

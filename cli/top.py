@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli._settings import config_option, pipelines_of
-from cli._top_view import Shown, screen
+from sluice.cli._settings import config_option, pipelines_of
+from sluice.cli._top_view import PipelineView, screen
 
 if TYPE_CHECKING:
-    from etl.overview import Overview
-    from etl.settings.pipelines import Pipelines
-    from relay.measures import LagPoint
+    from sluice.etl.operate.overview import Overview
+    from sluice.etl.settings.pipelines import Pipelines
+    from sluice.relay.measures import LagPoint
 
 _KEYS = " n next pipeline   p previous   space stop and go on   q end "
 _WIDTH, _HEIGHT = 80, 200
 _HOUR_MS = 3_600_000
-_ONCE_S, _PATIENCE_S = 15.0, 0.8
-_OF_OVERVIEW = 0.7
+_ONCE_TIMEOUT_S, _POLL_TIMEOUT_S = 15.0, 0.8
+_OVERVIEW_TIME_SHARE = 0.7
 """What of the patience the overview has for those it asks."""
 
 
@@ -45,17 +45,17 @@ def command(ctx: click.Context, *, once: bool, as_json: bool, every: float, conf
     alone. Without a terminal it is printed once.
     """
     found = pipelines_of(ctx, config)
-    looks = _Looks(found, _ONCE_S)
+    looks = _Poller(found, _ONCE_TIMEOUT_S)
     if as_json:
         click.echo(json.dumps({name: _as_json(looks.at(name)) for name in found}, indent=1))
     elif once or not (sys.stdin.isatty() and sys.stdout.isatty()):
         for name in found:
             click.echo(screen(looks.at(name), _width(), _HEIGHT).plain)
     else:
-        _Live(found, every).run()
+        _LiveScreen(found, every).run()
 
 
-def _as_json(shown: Shown) -> object:
+def _as_json(shown: PipelineView) -> object:
     return {"error": shown.error} if shown.overview is None else shown.overview.to_json()
 
 
@@ -63,49 +63,49 @@ def _width() -> int:
     return max(40, int(os.environ.get("COLUMNS") or _WIDTH))
 
 
-class _Looks:
+class _Poller:
     """Looks at pipelines; who doesn't answer soon is shown as he was seen last."""
 
     def __init__(self, pipelines: Pipelines, patience_s: float) -> None:
         """`patience_s`: how long a look takes at most."""
-        from etl.asking import Parties
+        from sluice.etl.operate.polling import SourcePoller
 
         self._pipelines = pipelines
-        self._patience_s = patience_s
-        self._parties = Parties()
+        self._timeout_s = patience_s
+        self._poller = SourcePoller()
 
-    def at(self, name: str) -> Shown:
+    def at(self, name: str) -> PipelineView:
         """One look at a pipeline; its error if it can't be seen now."""
         lag = f"{name} lag"
         questions = {name: lambda: self._overview(name), lag: lambda: self._points(name)}
-        answers = self._parties.ask(questions, self._patience_s)
-        return Shown(name, answers.said.get(name), answers.said.get(lag, ()), answers.errors.get(name, ""))
+        answers = self._poller.ask(questions, self._timeout_s)
+        return PipelineView(name, answers.said.get(name), answers.said.get(lag, ()), answers.errors.get(name, ""))
 
     def _overview(self, name: str) -> Overview:
-        from etl.overview import overview
+        from sluice.etl.operate.overview import overview
 
-        return overview(self._pipelines[name].settings, self._patience_s * _OF_OVERVIEW)
+        return overview(self._pipelines[name].settings, self._timeout_s * _OVERVIEW_TIME_SHARE)
 
     def _points(self, name: str) -> list[LagPoint]:
-        from etl.ownership import downstream_name
-        from relay.measures import Measures
+        from sluice.etl.downstream.ownership import downstream_name
+        from sluice.relay.measures import CounterStore
 
         settings, now = self._pipelines[name].settings, time.time_ns() // 1_000_000
-        measures = Measures(settings.open_relay(), downstream_name(settings.target))
+        measures = CounterStore(settings.open_relay(), downstream_name(settings.target))
         return measures.points(now - _HOUR_MS, now + _HOUR_MS)
 
 
-class _Live:
+class _LiveScreen:
     """Looks in a thread, shows what was seen last, and listens to keys."""
 
     def __init__(self, pipelines: Pipelines, every_s: float) -> None:
-        self._looks = _Looks(pipelines, _PATIENCE_S)
+        self._poller = _Poller(pipelines, _POLL_TIMEOUT_S)
         self._names = list(pipelines)
         self._at = 0
         self._every_s = every_s
         self._stopped = False
         self._again = threading.Event()
-        self._shown = Shown(self._names[0], None)
+        self._shown = PipelineView(self._names[0], None)
 
     def run(self) -> None:
         """Until `q` or Ctrl-C."""
@@ -131,7 +131,7 @@ class _Live:
             self._stopped = not self._stopped
         elif key in (b"n", b"p"):
             self._at = (self._at + (1 if key == b"n" else -1)) % len(self._names)
-            self._shown = Shown(self._names[self._at], None)
+            self._shown = PipelineView(self._names[self._at], None)
             self._again.set()
         return False
 
@@ -139,7 +139,7 @@ class _Live:
         while True:
             at = self._at
             if not self._stopped or self._shown.overview is None:
-                shown = self._looks.at(self._names[at])
+                shown = self._poller.at(self._names[at])
                 if at == self._at:
                     self._shown = shown
             self._again.wait(self._every_s)

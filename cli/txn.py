@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cli._settings import acting_on, config_option, operator
+from sluice.cli._settings import config_option, operator_name, settings_for_write
 
 
 @click.group("txn")
@@ -21,6 +21,6 @@ def skip(ctx: click.Context, commit_ts: int, why: str, config: str | None) -> No
     """Leave the transaction committed at COMMIT_TS out of the downstream. It stays in the relay log, unless it can't
     even be landed. It holds at the next attempt.
     """
-    from etl import operate
+    from sluice.etl import operate
 
-    click.echo(operate.skip_transaction(acting_on(ctx, config), commit_ts, operator(), why))
+    click.echo(operate.skip_transaction(settings_for_write(ctx, config), commit_ts, operator_name(), why))

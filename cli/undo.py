@@ -8,10 +8,10 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from cli._settings import config_option, settings_of
+from sluice.cli._settings import config_option, settings_of
 
 if TYPE_CHECKING:
-    from etl.undo import DryRun
+    from sluice.etl.history.undo import DryRun
 
 
 @click.command("undo")
@@ -48,14 +48,14 @@ def command(
 
     --dry-run tells beforehand which rows were changed since. Exit code 1 if there are any.
     """
-    import etl.undo as undo
-    from etl.find import Past
+    import sluice.etl.history.undo as undo
+    from sluice.etl.history.find import HistoryLog
 
     settings = settings_of(ctx, config)
-    past = Past.of(settings)
+    past = HistoryLog.open(settings)
     with past.held("`sluice undo`", commit_ts - 1):
         transaction = undo.read_transaction(past, commit_ts, globs)
-    reverses = [undo.reverse(table) for table in transaction.tables]
+    reverses = [undo.invert_changes(table) for table in transaction.tables]
     if dry_run:
         done = undo.dry_run(settings, transaction, reverses)
         if as_json:
@@ -69,7 +69,7 @@ def command(
 
 
 def _say(done: DryRun) -> None:
-    from upstream import tso
+    from sluice.tidb import tso
 
     for conflict in done.conflicts:
         click.echo(f"conflict  {conflict.table} [{conflict.row}] {conflict.why}")

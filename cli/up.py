@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from cli._stack import recording_option, stack_of, stop_signals_raise
-from embedded import LOOPBACK, airflow_url, password_file
-from embedded.launch import client_file
+from sluice.cli._stack import recording_option, signals_as_interrupt, stack_of
+from sluice.devstack import LOOPBACK, airflow_url, password_file
+from sluice.devstack.launch import client_file
 
 
 @click.command("up")
@@ -25,7 +25,7 @@ def command(ctx: click.Context, parts: tuple[str, ...], directory: Path | None) 
     stack = stack_of(ctx)
     before = stack.running()
     try:
-        with stop_signals_raise():
+        with signals_as_interrupt():
             started = stack.up(parts, recording=directory, report=partial(click.echo, err=True))
     except BaseException:
         if not before and not parts:

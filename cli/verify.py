@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cli._settings import acting_on, config_option, operator
+from sluice.cli._settings import config_option, operator_name, settings_for_write
 
 
 @click.command("verify")
@@ -49,20 +49,20 @@ def command(
 
     It is a job: `sluice jobs` shows how far it is, from anywhere, pauses it or gives it up.
     """
-    from cli._verify_job import run_here
-    from etl.verify import VerifyRequest, create_verify
+    from sluice.cli._verify_job import run_job
+    from sluice.etl.verify import VerifyRequest, create_verify
 
-    settings = acting_on(ctx, config)
+    settings = settings_for_write(ctx, config)
     if (apply and not repair) or (seconds is not None and not continuous) or (continuous and (tables or repair)):
         raise click.UsageError("--apply goes with --repair, --for with --continuous, which compares all tables")
     if continuous:
-        from cli._verify_continuous import run_continuously
+        from sluice.cli._verify_continuous import run_continuously
 
         return run_continuously(settings, seconds, as_json=as_json)
-    job = create_verify(settings, VerifyRequest(tables, how), operator())
+    job = create_verify(settings, VerifyRequest(tables, how), operator_name())
     click.echo(f"job {job.id}", err=True)
     if repair:
-        from cli._verify_repair import run_and_repair
+        from sluice.cli._verify_repair import run_and_repair
 
         return run_and_repair(settings, job, apply=apply, as_json=as_json)
-    return run_here(settings, job, "sluice verify", as_json=as_json)
+    return run_job(settings, job, "sluice verify", as_json=as_json)

@@ -13,9 +13,9 @@ from typing import Any
 
 from airflow.sdk import Param, task
 
-from etl.airflow_run import RunTime
-from etl.pipeline_dags import each_pipeline
-from etl.settings.pipelines import NamedPipeline
+from sluice.etl.settings.pipelines import NamedPipeline
+from sluice.etl.tasks.airflow_run import RunDeadline
+from sluice.etl.tasks.dag_factory import dag_per_pipeline
 
 PARAMS = {
     "run_seconds": Param(
@@ -31,30 +31,30 @@ def wire(pipeline: NamedPipeline) -> None:
 
     @task(task_id="archive")
     def pass_after_pass(params: dict[str, Any] | None = None, dag_run: Any = None) -> dict[str, Any]:
-        from etl.archive import tasks
-        from etl.task import run_task
+        from sluice.etl.tasks import archive as tasks
+        from sluice.etl.tasks.airflow_task import run_task
 
-        time = RunTime.of((params or {})["run_seconds"], dag_run)
+        time = RunDeadline.from_dag_run((params or {})["run_seconds"], dag_run)
         return run_task(pipeline, "archive", lambda settings, got_on: tasks.archive(settings, time.left_s(), got_on))
 
     @task
     def compact() -> dict[str, Any]:
-        from etl.archive import tasks
-        from etl.task import run_task
+        from sluice.etl.tasks import archive as tasks
+        from sluice.etl.tasks.airflow_task import run_task
 
         return run_task(pipeline, "compact", tasks.compact)
 
     @task
     def retain() -> dict[str, Any]:
-        from etl.retain import tasks
-        from etl.task import run_task
+        from sluice.etl.tasks import retain as tasks
+        from sluice.etl.tasks.airflow_task import run_task
 
         return run_task(pipeline, "retain", tasks.retain_or_say_why)
 
     pass_after_pass() >> compact() >> retain()
 
 
-each_pipeline(
+dag_per_pipeline(
     "archive", __doc__, wire, params=PARAMS, schedule="@continuous",
     max_consecutive_failed_dag_runs=1,  # somebody has to act first: the DAG pauses
 )  # fmt: skip

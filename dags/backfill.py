@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from etl.pipeline_dags import each_pipeline, planned, worked
-from etl.settings.pipelines import NamedPipeline
+from sluice.etl.settings.pipelines import NamedPipeline
+from sluice.etl.tasks.dag_factory import dag_per_pipeline, job_task, plan_task_with_text
 
 TEXT = {"type": ["null", "string"], "section": "Only some of the rows"}
 MODES = {
@@ -40,7 +40,12 @@ PARAMS = {
 
 def wire(pipeline: NamedPipeline) -> None:
     """The tasks of one pipeline's DAG."""
-    worked(pipeline, "etl.backfill.tasks", "backfill", planned(pipeline, "etl.backfill.tasks")["job"])
+    job_task(
+        pipeline,
+        "sluice.etl.tasks.backfill",
+        "backfill",
+        plan_task_with_text(pipeline, "sluice.etl.tasks.backfill")["job"],
+    )
 
 
-each_pipeline("backfill", __doc__, wire, params=PARAMS)
+dag_per_pipeline("backfill", __doc__, wire, params=PARAMS)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from etl.pipeline_dags import begun, each_pipeline, worked
-from etl.settings.pipelines import NamedPipeline
+from sluice.etl.settings.pipelines import NamedPipeline
+from sluice.etl.tasks.dag_factory import dag_per_pipeline, job_task, plan_task
 
 PARAMS = {
     "source": Param(None, type=["null", "string"], title="Made from",
@@ -28,7 +28,7 @@ PARAMS = {
 
 def wire(pipeline: NamedPipeline) -> None:
     """The tasks of one pipeline's DAG."""
-    worked(pipeline, "etl.base.tasks", "base", begun(pipeline, "etl.base.tasks"))
+    job_task(pipeline, "sluice.etl.tasks.snapshot", "base", plan_task(pipeline, "sluice.etl.tasks.snapshot"))
 
 
-each_pipeline("base", __doc__, wire, params=PARAMS, schedule="@hourly")
+dag_per_pipeline("base", __doc__, wire, params=PARAMS, schedule="@hourly")

@@ -12,8 +12,8 @@ from typing import Any
 
 from airflow.sdk import Param, task
 
-from etl.pipeline_dags import each_pipeline, planned
-from etl.settings.pipelines import NamedPipeline
+from sluice.etl.settings.pipelines import NamedPipeline
+from sluice.etl.tasks.dag_factory import dag_per_pipeline, plan_task_with_text
 
 NAMES = {"type": ["null", "array"], "items": {"type": "string", "minLength": 1}}
 TEXT = {"type": ["null", "string"], "section": "Of a dump's files; what is empty is as their header tells"}
@@ -48,28 +48,28 @@ def wire(pipeline: NamedPipeline) -> None:
 
     @task
     def prepare(job: str | None, params: dict[str, Any] | None = None, run_id: str | None = None) -> Any:
-        from etl.copy import tasks
-        from etl.task import run_job_task
+        from sluice.etl.tasks import bootstrap as tasks
+        from sluice.etl.tasks.airflow_task import run_job_task
 
         count = (params or {})["tasks"]
         return run_job_task(pipeline, "prepare", lambda settings: tasks.prepare(settings, job, count, run_id or ""))
 
     @task(map_index_template="share {{ task.op_kwargs['share']['share'] + 1 }} of {{ task.op_kwargs['share']['of'] }}")
     def copy(share: dict[str, Any], run_id: str | None = None) -> dict[str, Any]:
-        from etl.copy import tasks
-        from etl.task import run_job_task
+        from sluice.etl.tasks import bootstrap as tasks
+        from sluice.etl.tasks.airflow_task import run_job_task
 
         return run_job_task(pipeline, "copy", lambda settings: tasks.copy_share(settings, share, run_id or ""))
 
     @task
     def finish(job: str, run_id: str | None = None) -> dict[str, Any]:
-        from etl.copy import tasks
-        from etl.task import run_job_task
+        from sluice.etl.tasks import bootstrap as tasks
+        from sluice.etl.tasks.airflow_task import run_job_task
 
         return run_job_task(pipeline, "finish", lambda settings: tasks.finish(settings, job, run_id or ""))
 
-    job = planned(pipeline, "etl.copy.tasks")["job"]
+    job = plan_task_with_text(pipeline, "sluice.etl.tasks.bootstrap")["job"]
     copy.expand(share=prepare(job)) >> finish(job)
 
 
-each_pipeline("bootstrap", __doc__, wire, params=PARAMS, max_active_runs=1)
+dag_per_pipeline("bootstrap", __doc__, wire, params=PARAMS, max_active_runs=1)

@@ -11,11 +11,11 @@ from typing import Any
 
 from airflow.sdk import Param, task
 
-from etl.pipeline_dags import each_pipeline
-from etl.settings.pipelines import NamedPipeline
+from sluice.etl.settings.pipelines import NamedPipeline
+from sluice.etl.tasks.dag_factory import dag_per_pipeline
 
-# As etl.operate.ACTIONS, which a test holds it to: Airflow reads this file again and again, and the pipeline is not
-# loaded for it.
+# As sluice.etl.operate.ACTIONS, which a test holds it to: Airflow reads this file again and again, and the pipeline is
+# not loaded for it.
 ACTIONS = [
     "show",
     "status",
@@ -59,21 +59,21 @@ def wire(pipeline: NamedPipeline) -> None:
 
     @task
     def act(params: dict[str, Any] | None = None, run_id: str | None = None) -> str:
-        from etl import operate
+        from sluice.etl import operate
 
         wanted = params or {}
-        form = operate.Form(
+        form = operate.OperateForm(
             wanted["action"],
             wanted["value"] or "",
             wanted["sql"] or "",
             f"airflow {run_id}",
             wanted["why"] or "",
         )
-        said = operate.act(pipeline.settings, form)
+        said = operate.dispatch(pipeline.settings, form)
         print(said)
         return said
 
     act()
 
 
-each_pipeline("operate", __doc__, wire, params=PARAMS, default_args={})
+dag_per_pipeline("operate", __doc__, wire, params=PARAMS, default_args={})

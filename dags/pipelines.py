@@ -5,6 +5,6 @@ tasks say so.
 
 from __future__ import annotations
 
-from etl.settings.pipelines import check_pipelines
+from sluice.etl.settings.pipelines import check_pipelines
 
 check_pipelines()

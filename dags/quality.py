@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from etl.pipeline_dags import each_pipeline, looked
-from etl.settings.pipelines import NamedPipeline
+from sluice.etl.settings.pipelines import NamedPipeline
+from sluice.etl.tasks.dag_factory import check_task, dag_per_pipeline
 
 PARAMS = {
     "on": Param("downstream", enum=["downstream", "lake", "copy"], type="string", description="What to look at."),
@@ -32,7 +32,7 @@ PARAMS = {
 
 def wire(pipeline: NamedPipeline) -> None:
     """The tasks of one pipeline's DAG."""
-    looked(pipeline, "expectations.tasks", "quality", task_id="look")
+    check_task(pipeline, "sluice.expectations.tasks", "quality", task_id="look")
 
 
-each_pipeline("quality", __doc__, wire, params=PARAMS, schedule="@hourly")
+dag_per_pipeline("quality", __doc__, wire, params=PARAMS, schedule="@hourly")

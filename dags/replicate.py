@@ -2,10 +2,10 @@
 
 One run at a time. In a run `land` and `apply` work side by side, joined only by the relay log, and both drain windows
 until the run's time is up, counted from when the run began; then the next run begins. The work is done by processes
-that go on while runs change, and the next run's tasks take them up (`etl.resident`). Tasks and processes that are
-killed are started again at once: they continue from what is durable. A task that can't go on before somebody acts says
-in the last line of its log what to do. It waits 20 s for `sluice resume`, then it fails, the other one ends within ten
-more, and the DAG pauses; unpause it, or `sluice resume`, when that is done.
+that go on while runs change, and the next run's tasks take them up (`sluice.etl.tasks.worker`). Tasks and processes
+that are killed are started again at once: they continue from what is durable. A task that can't go on before somebody
+acts says in the last line of its log what to do. It waits 20 s for `sluice resume`, then it fails, the other one ends
+within ten more, and the DAG pauses; unpause it, or `sluice resume`, when that is done.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 from airflow.sdk import Param, task
 
-from etl.airflow_run import RunTime
-from etl.pipeline_dags import each_pipeline
-from etl.settings.pipelines import NamedPipeline
+from sluice.etl.settings.pipelines import NamedPipeline
+from sluice.etl.tasks.airflow_run import RunDeadline
+from sluice.etl.tasks.dag_factory import dag_per_pipeline
 
 AS_SET = "as in sluice.toml"
 PARAMS = {
@@ -46,40 +46,40 @@ def wire(pipeline: NamedPipeline) -> None:
 
     @task
     def land(params: dict[str, Any] | None = None, dag_run: Any = None) -> dict[str, Any]:
-        from etl.resident import Wish, attend
-        from etl.task import run_beside
+        from sluice.etl.tasks.airflow_task import run_paired
+        from sluice.etl.tasks.worker import WorkerSpec, run_in_worker
 
-        time = RunTime.of((params or {})["run_seconds"], dag_run)
+        time = RunDeadline.from_dag_run((params or {})["run_seconds"], dag_run)
 
         def work(settings: Any, got_on: Any, stop: Any) -> dict[str, Any]:
-            return attend(Wish("land", settings), time.left_s, stop, got_on)
+            return run_in_worker(WorkerSpec("land", settings), time.left_s, stop, got_on)
 
-        return run_beside(pipeline, "land", "apply", work)
+        return run_paired(pipeline, "land", "apply", work)
 
     @task
     def apply(params: dict[str, Any] | None = None, dag_run: Any = None) -> dict[str, Any]:
-        from etl.resident import Wish, attend
-        from etl.task import run_beside
+        from sluice.etl.tasks.airflow_task import run_paired
+        from sluice.etl.tasks.worker import WorkerSpec, run_in_worker
 
         wanted = params or {}
-        time = RunTime.of(wanted["run_seconds"], dag_run)
+        time = RunDeadline.from_dag_run(wanted["run_seconds"], dag_run)
 
         def work(settings: Any, got_on: Any, stop: Any) -> dict[str, Any]:
             until_ts = None
             if wanted["until"] or wanted["mode"] != AS_SET:  # else its imports would be for nothing
-                from etl import operate
+                from sluice.etl import operate
 
                 until_ts = operate.parse_moment(wanted["until"]) if wanted["until"] else None
-                settings = operate.for_run(settings, wanted["mode"])
-            return attend(Wish("apply", settings, until_ts), time.left_s, stop, got_on)
+                settings = operate.settings_for_run(settings, wanted["mode"])
+            return run_in_worker(WorkerSpec("apply", settings, until_ts), time.left_s, stop, got_on)
 
-        return run_beside(pipeline, "apply", "land", work)
+        return run_paired(pipeline, "apply", "land", work)
 
     land()
     apply()
 
 
-each_pipeline(
+dag_per_pipeline(
     "replicate", __doc__, wire, params=PARAMS, schedule="@continuous",
     max_consecutive_failed_dag_runs=1,  # somebody has to act first: the DAG pauses
 )  # fmt: skip

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from etl.pipeline_dags import each_pipeline, planned, worked
-from etl.settings.pipelines import NamedPipeline
+from sluice.etl.settings.pipelines import NamedPipeline
+from sluice.etl.tasks.dag_factory import dag_per_pipeline, job_task, plan_task_with_text
 
 NAMES = {"type": ["null", "array"], "items": {"type": "string", "pattern": "^\\s*$|^[^.]+\\..+$"}}
 PLACE = {"type": ["null", "string"], "section": "To another server"}
@@ -49,7 +49,12 @@ PARAMS = {
 
 def wire(pipeline: NamedPipeline) -> None:
     """The tasks of one pipeline's DAG."""
-    worked(pipeline, "etl.restore.tasks", "restore", planned(pipeline, "etl.restore.tasks")["job"])
+    job_task(
+        pipeline,
+        "sluice.etl.tasks.restore",
+        "restore",
+        plan_task_with_text(pipeline, "sluice.etl.tasks.restore")["job"],
+    )
 
 
-each_pipeline("restore", __doc__, wire, params=PARAMS)
+dag_per_pipeline("restore", __doc__, wire, params=PARAMS)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from etl.pipeline_dags import each_pipeline, looked
-from etl.settings.pipelines import NamedPipeline
+from sluice.etl.settings.pipelines import NamedPipeline
+from sluice.etl.tasks.dag_factory import check_task, dag_per_pipeline
 
 PARAMS = {
     "tables": Param(5, type="integer", minimum=1, description="At most so many tables, chosen at random."),
@@ -27,7 +27,7 @@ PARAMS = {
 
 def wire(pipeline: NamedPipeline) -> None:
     """The tasks of one pipeline's DAG."""
-    looked(pipeline, "etl.drill.tasks", "drill", task_id="drill")
+    check_task(pipeline, "sluice.etl.tasks.drill", "drill", task_id="drill")
 
 
-each_pipeline("restore_drill", __doc__, wire, params=PARAMS, schedule="@hourly")
+dag_per_pipeline("restore_drill", __doc__, wire, params=PARAMS, schedule="@hourly")

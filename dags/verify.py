@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from etl.pipeline_dags import begun, each_pipeline, worked
-from etl.settings.pipelines import NamedPipeline
+from sluice.etl.settings.pipelines import NamedPipeline
+from sluice.etl.tasks.dag_factory import dag_per_pipeline, job_task, plan_task
 
 PARAMS = {
     "tables": Param([], type="array", items={"type": "string"}, title="Tables",
@@ -24,7 +24,9 @@ PARAMS = {
 
 def wire(pipeline: NamedPipeline) -> None:
     """The tasks of one pipeline's DAG."""
-    worked(pipeline, "etl.verify.tasks", "verify", begun(pipeline, "etl.verify.tasks"), task_id="compare")
+    job_task(
+        pipeline, "sluice.etl.tasks.verify", "verify", plan_task(pipeline, "sluice.etl.tasks.verify"), task_id="compare"
+    )
 
 
-each_pipeline("verify", __doc__, wire, params=PARAMS, schedule="@hourly")
+dag_per_pipeline("verify", __doc__, wire, params=PARAMS, schedule="@hourly")

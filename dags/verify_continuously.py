@@ -12,9 +12,9 @@ from typing import Any
 
 from airflow.sdk import task
 
-from etl.airflow_run import RunTime
-from etl.pipeline_dags import each_pipeline
-from etl.settings.pipelines import NamedPipeline
+from sluice.etl.settings.pipelines import NamedPipeline
+from sluice.etl.tasks.airflow_run import RunDeadline
+from sluice.etl.tasks.dag_factory import dag_per_pipeline
 
 
 def wire(pipeline: NamedPipeline) -> None:
@@ -22,13 +22,15 @@ def wire(pipeline: NamedPipeline) -> None:
 
     @task
     def watch(dag_run: Any = None) -> dict[str, Any]:
-        from etl.task import run_job_task
-        from etl.verify import watching
+        from sluice.etl.tasks.airflow_task import run_job_task
+        from sluice.etl.verify import continuous_task as watching
 
-        time = RunTime.of(watching.RUN_SECONDS, dag_run)
-        return run_job_task(pipeline, "verify_continuously", lambda settings: watching.watch(settings, time.left_s()))
+        time = RunDeadline.from_dag_run(watching.RUN_S, dag_run)
+        return run_job_task(
+            pipeline, "verify_continuously", lambda settings: watching.run_continuous_task(settings, time.left_s())
+        )
 
     watch()
 
 
-each_pipeline("verify_continuously", __doc__, wire, is_paused_upon_creation=True, schedule=timedelta(minutes=10))
+dag_per_pipeline("verify_continuously", __doc__, wire, is_paused_upon_creation=True, schedule=timedelta(minutes=10))

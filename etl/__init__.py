@@ -7,24 +7,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from etl.first_use import on_first_use
+from sluice.etl.lazy_exports import lazy_getattr
 
 if TYPE_CHECKING:
-    from etl.apply import run_apply
-    from etl.landing import run_land
-    from etl.settings import CONFIG_VARIABLE, Settings, SettingsError, load_settings
+    from sluice.etl.apply import run_apply
+    from sluice.etl.landing import run_land
+    from sluice.etl.settings import CONFIG_VARIABLE, Settings, SettingsError, load_settings
 
 
 __all__ = ["CONFIG_VARIABLE", "Settings", "SettingsError", "load_settings", "run_apply", "run_land"]
 
-__getattr__ = on_first_use(
+__getattr__ = lazy_getattr(
     __name__,
     {
-        "CONFIG_VARIABLE": "etl.settings",
-        "Settings": "etl.settings",
-        "SettingsError": "etl.settings",
-        "load_settings": "etl.settings",
-        "run_apply": "etl.apply",
-        "run_land": "etl.landing",
+        "CONFIG_VARIABLE": "sluice.etl.settings",
+        "Settings": "sluice.etl.settings",
+        "SettingsError": "sluice.etl.settings",
+        "load_settings": "sluice.etl.settings",
+        "run_apply": "sluice.etl.apply",
+        "run_land": "sluice.etl.landing",
     },
 )

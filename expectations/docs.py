@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
-from expectations.docs_pages import STYLE, Line, index_page, suite_page
-from relay.quality import QualityRun
-from relay.storage import Storage
+from sluice.expectations.docs_pages import STYLE, ExpectationLine, index_page, suite_page
+from sluice.relay.quality import QualityRun
+from sluice.relay.storage import Storage
 
 __all__ = ["DataDocs"]
 
@@ -43,7 +43,7 @@ class DataDocs:
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return None
 
-    def write(self, run: QualityRun, lines: Sequence[Line], result: str) -> None:
+    def write(self, run: QualityRun, lines: Sequence[ExpectationLine], result: str) -> None:
         """A suite's page, and its result beside it."""
         self._replace(run.page.removesuffix("html") + "json", result)
         self._replace(run.page, suite_page(run, lines))

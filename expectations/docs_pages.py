@@ -1,7 +1,7 @@
 """The Data Docs' pages as HTML: one for each suite of a run, and the index of all that is kept.
 
 They are plain files: no script, nothing from elsewhere, so that they show behind any login and without a network.
-Whatever comes from data or settings goes through `_e`.
+Whatever comes from data or settings goes through `_escape`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from itertools import groupby
 from typing import Any
 from urllib.parse import quote
 
-from relay.quality import PASSED, QualityRun
-from upstream import tso
+from sluice.relay.quality import PASSED, QualityRun
+from sluice.tidb import tso
 
-__all__ = ["STYLE", "Line", "index_page", "suite_page"]
+__all__ = ["STYLE", "ExpectationLine", "index_page", "suite_page"]
 
 STYLE = """\
 :root { color-scheme: light dark; --line: #d5d9df; --soft: #f4f6f8; --text: #1b2430; --dim: #5d6878;
@@ -44,13 +44,13 @@ th { font-weight: 600; color: var(--dim); white-space: nowrap; } td.number { tex
 .trend { letter-spacing: .08em; white-space: nowrap; }
 """
 _STATE_OF = {"warn": "warned", "fail": "failed", "pause": "paused"}
-_WORD = {"warn": "warns", "fail": "fails the run", "pause": "pauses applying"}
-_MARK = {PASSED: "●", "warned": "▲", "error": "✕"}
-_TREND = 20
+_SEVERITY_WORDS = {"warn": "warns", "fail": "fails the run", "pause": "pauses applying"}
+_STATE_MARKS = {PASSED: "●", "warned": "▲", "error": "✕"}
+_TREND_RUNS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ExpectationLine:
     """One expectation of a page, in plain text. `examples`: rows, each with its columns' names."""
 
     met: bool
@@ -61,22 +61,22 @@ class Line:
     examples: Sequence[Mapping[str, Any]] = ()
 
 
-def suite_page(run: QualityRun, lines: Sequence[Line]) -> str:
+def suite_page(run: QualityRun, lines: Sequence[ExpectationLine]) -> str:
     """What a suite found in one run."""
     failed = [line for line in lines if not line.met]
     parts = [
         f"<p class=dim><a href='{_up(run)}index.html'>All runs</a></p>",
-        f"<h1>{_e(run.suite)} {_badge(run.state)}</h1>",
-        f"<p class=dim>{_e(_when(run))}</p>",
+        f"<h1>{_escape(run.suite)} {_badge(run.state)}</h1>",
+        f"<p class=dim>{_escape(_when(run))}</p>",
         f"<p>{len(lines) - len(failed)} of {len(lines)} expectations are met, looked at in {run.seconds:.1f} s.</p>",
     ]
     if run.said:
-        parts.append(f"<p class=error>{_e(run.said)}</p>")
+        parts.append(f"<p class=error>{_escape(run.said)}</p>")
     if failed:
         parts += ["<h2>Not met</h2>", *map(_card, failed)]
     met = [line for line in lines if line.met]
     if met:
-        rows = [[_e(line.says), _e(line.observed), _e(line.why)] for line in met]
+        rows = [[_escape(line.says), _escape(line.observed), _escape(line.why)] for line in met]
         parts += ["<h2>Met</h2>", _table(("Expectation", "Found", "Why"), rows)]
     return _page(run.suite, "".join(parts), _up(run))
 
@@ -98,9 +98,13 @@ def _suites(runs: Sequence[QualityRun]) -> str:
     rows = []
     for suite in sorted(by_suite):
         own = by_suite[suite]
-        trend = "".join(f"<span class={run.state} title='{_e(_when(run))}'>{_mark(run)}</span>" for run in own[:_TREND])
-        rows.append([_link(own[0]), _badge(own[0].state), f"<span class=trend>{trend}</span>", _e(_failures(own[0]))])
-    return _table(("Suite", "Newest", f"Before (newest first, {_TREND} at most)", "Not met"), rows)
+        trend = "".join(
+            f"<span class={run.state} title='{_escape(_when(run))}'>{_mark(run)}</span>" for run in own[:_TREND_RUNS]
+        )
+        rows.append(
+            [_link(own[0]), _badge(own[0].state), f"<span class=trend>{trend}</span>", _escape(_failures(own[0]))]
+        )
+    return _table(("Suite", "Newest", f"Before (newest first, {_TREND_RUNS} at most)", "Not met"), rows)
 
 
 def _runs(runs: Sequence[QualityRun]) -> str:
@@ -108,7 +112,7 @@ def _runs(runs: Sequence[QualityRun]) -> str:
     for _, found in groupby(runs, key=lambda run: run.run):
         own = list(found)
         for number, run in enumerate(own):
-            when = _e(_when(run)) if number == 0 else ""
+            when = _escape(_when(run)) if number == 0 else ""
             rows.append(
                 [when, _link(run), _badge(run.state), f"{run.expectations - run.failed} of {run.expectations}",
                  f"{run.seconds:.1f} s"]
@@ -116,12 +120,12 @@ def _runs(runs: Sequence[QualityRun]) -> str:
     return _table(("When", "Suite", "State", "Met", "Took"), rows)
 
 
-def _card(line: Line) -> str:
+def _card(line: ExpectationLine) -> str:
     state = _STATE_OF[line.severity]
-    why = f"<p class=dim>{_e(line.why)}</p>" if line.why else ""
+    why = f"<p class=dim>{_escape(line.why)}</p>" if line.why else ""
     return (
-        f"<div class='card {state}'><p><span class=badge>{_e(_WORD[line.severity])}</span>"
-        f"<strong>{_e(line.says)}</strong></p><p>{_e(line.observed)}</p>{why}{_examples(line.examples)}</div>"
+        f"<div class='card {state}'><p><span class=badge>{_escape(_SEVERITY_WORDS[line.severity])}</span>"
+        f"<strong>{_escape(line.says)}</strong></p><p>{_escape(line.observed)}</p>{why}{_examples(line.examples)}</div>"
     )
 
 
@@ -129,8 +133,8 @@ def _examples(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return ""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [[_e(row.get(name, "")) for name in names] for row in rows]
-    return f"<div class=examples>{_table([_e(name) for name in names], cells)}</div>"
+    cells = [[_escape(row.get(name, "")) for name in names] for row in rows]
+    return f"<div class=examples>{_table([_escape(name) for name in names], cells)}</div>"
 
 
 def _table(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
@@ -144,7 +148,7 @@ def _page(title: str, body: str, up: str) -> str:
     return (
         "<!doctype html><html lang=en><head><meta charset=utf-8>"
         "<meta name=viewport content='width=device-width, initial-scale=1'>"
-        f"<title>{_e(title)}</title><link rel=stylesheet href='{up}style.css'></head><body>{body}</body></html>\n"
+        f"<title>{_escape(title)}</title><link rel=stylesheet href='{up}style.css'></head><body>{body}</body></html>\n"
     )
 
 
@@ -161,21 +165,21 @@ def _failures(run: QualityRun) -> str:
 
 
 def _mark(run: QualityRun) -> str:
-    return _MARK.get(run.state, "■")
+    return _STATE_MARKS.get(run.state, "■")
 
 
 def _badge(state: str) -> str:
-    return f"<span class='badge {_e(state)}'>{_e(state)}</span>"
+    return f"<span class='badge {_escape(state)}'>{_escape(state)}</span>"
 
 
 def _link(run: QualityRun) -> str:
-    return f"<a href='{_e(quote(run.page))}'>{_e(run.suite)}</a>" if run.page else _e(run.suite)
+    return f"<a href='{_escape(quote(run.page))}'>{_escape(run.suite)}</a>" if run.page else _escape(run.suite)
 
 
 def _up(run: QualityRun) -> str:
     return "../" * run.page.count("/")
 
 
-def _e(value: object) -> str:
+def _escape(value: object) -> str:
     """Text in HTML, also inside of an attribute's quotes."""
     return escape(str(value), quote=True)

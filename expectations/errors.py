@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from errors import RequestError, SluiceError
+from sluice.errors import RequestError, SluiceError
 
 __all__ = ["QualityError", "QualityFailedError", "SuiteError"]
 

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from expectations.place import ColumnShape, Place, Reference, TableShape, quoted
+from sluice.expectations.dataset import ColumnShape, Dataset, Reference, TableShape, quoted
 
-__all__ = ["MOST_VALUES", "ColumnProfile", "TableProfile", "family", "profile", "without_parent"]
+__all__ = ["MAX_VALUES", "ColumnProfile", "TableProfile", "family", "profile", "without_parent"]
 
-MOST_VALUES = 20
+MAX_VALUES = 20
 """A column with more different values is no enumeration."""
-_FEWEST_ROWS = 100
+_MIN_ROWS = 100
 _FAMILIES = (
     ("number", re.compile(r"(tinyint|smallint|mediumint|int|bigint|decimal|float|double|year)\b")),
     ("moment", re.compile(r"(datetime|timestamp)\b")),
@@ -23,7 +23,7 @@ _FAMILIES = (
     ("text", re.compile(r"(char|varchar)\b")),
 )
 _SHORT = re.compile(r"(?:char|varchar)\((\d+)\)")
-_SHORT_TEXT = 64
+_MAX_SHORT_TEXT_CHARS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def family(column: ColumnShape) -> str:
     return next((name for name, pattern in _FAMILIES if pattern.match(column.type)), "")
 
 
-def profile(place: Place, shape: TableShape) -> TableProfile:
+def profile(place: Dataset, shape: TableShape) -> TableProfile:
     """Of the whole table. Raises SluiceError."""
     table = place.table(shape.name)
     asked = [
@@ -68,7 +68,7 @@ def profile(place: Place, shape: TableShape) -> TableProfile:
     columns = {}
     for column in shape.columns:
         facts = found[column.name]
-        wanted = rows >= _FEWEST_ROWS and column.name not in enumerated and _may_be_enumeration(column)
+        wanted = rows >= _MIN_ROWS and column.name not in enumerated and _may_be_enumeration(column)
         columns[column.name] = ColumnProfile(
             rows - int(facts["count"]), _text(facts.get("least")), _text(facts.get("greatest")),
             _values(place, table, column, rows) if wanted else (),
@@ -76,7 +76,7 @@ def profile(place: Place, shape: TableShape) -> TableProfile:
     return TableProfile(int(rows), columns)
 
 
-def without_parent(place: Place, table: str, reference: Reference) -> str:
+def without_parent(place: Dataset, table: str, reference: Reference) -> str:
     """The rows of a table whose reference names no row, as what follows FROM. Raises SluiceError."""
     own, parent = place.table(table), place.table(reference.parent)
     pairs = list(zip(reference.columns, reference.parent_columns, strict=True))
@@ -95,14 +95,14 @@ def _aggregates(column: ColumnShape) -> Sequence[tuple[str, str]]:
 
 def _may_be_enumeration(column: ColumnShape) -> bool:
     short = _SHORT.match(column.type)
-    return bool(short and int(short[1]) <= _SHORT_TEXT) or column.type.startswith("tinyint")
+    return bool(short and int(short[1]) <= _MAX_SHORT_TEXT_CHARS) or column.type.startswith("tinyint")
 
 
-def _values(place: Place, table: str, column: ColumnShape, rows: int) -> tuple[str, ...]:
+def _values(place: Dataset, table: str, column: ColumnShape, rows: int) -> tuple[str, ...]:
     """All values, if they are few and stand in many rows each."""
     name = quoted(column.name)
-    found = place.ask(f"SELECT DISTINCT {name} FROM {table} WHERE {name} IS NOT NULL LIMIT {MOST_VALUES + 1}")
-    if len(found) > min(MOST_VALUES, rows // MOST_VALUES):
+    found = place.ask(f"SELECT DISTINCT {name} FROM {table} WHERE {name} IS NOT NULL LIMIT {MAX_VALUES + 1}")
+    if len(found) > min(MAX_VALUES, rows // MAX_VALUES):
         return ()
     return tuple(sorted(str(value) for (value,) in found))
 

@@ -10,21 +10,21 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from expectations.place import ColumnShape, Place, Reference, TableShape
-from expectations.profile import ColumnProfile, TableProfile, family, profile, without_parent
-from expectations.suite import REPLICATION, Expectation, Suite
-from upstream.table_name import TableName, full_name
+from sluice.expectations.dataset import ColumnShape, Dataset, Reference, TableShape
+from sluice.expectations.profile import ColumnProfile, TableProfile, family, profile, without_parent
+from sluice.expectations.suite import REPLICATION, Expectation, Suite
+from sluice.tidb.table_name import TableName, full_name
 
 __all__ = ["propose", "propose_for_replication"]
 
-_FRESH_H = 7 * 24
-_ROOM = 10
-_SAME_H = 24
+_MAX_AGE_H = 7 * 24
+_RANGE_FACTOR = 10
+_MIN_FRESHNESS_H = 24
 _CHANGING = re.compile(r"current_timestamp|now\(", re.IGNORECASE)
 _OF_ANOTHER = re.compile(r"(.+?)_?id\Z", re.IGNORECASE)
 
 
-def propose(place: Place, name: str, tables: frozenset[str]) -> Suite:
+def propose(place: Dataset, name: str, tables: frozenset[str]) -> Suite:
     """For one of `tables`. Raises SluiceError."""
     shape = place.shape(name)
     rows = profile(place, shape)
@@ -100,7 +100,7 @@ def _values(shape: TableShape, rows: TableProfile, references: list[Expectation]
 def _range(column: ColumnShape, facts: ColumnProfile) -> Iterator[Expectation]:
     """Never below zero if it wasn't, and room for growth in either direction; nothing where there is none left."""
     least, greatest = float(facts.least or 0), float(facts.greatest or 0)
-    most = max(abs(least), abs(greatest)) * _ROOM
+    most = max(abs(least), abs(greatest)) * _RANGE_FACTOR
     if not math.isfinite(most):
         return
     limit = _power(most)
@@ -125,12 +125,12 @@ def _number(text: str) -> int | float:
 
 
 def _references(
-    place: Place, shape: TableShape, rows: TableProfile, tables: frozenset[str]
+    place: Dataset, shape: TableShape, rows: TableProfile, tables: frozenset[str]
 ) -> Iterator[Expectation]:  # fmt: skip
     for reference in shape.references:
         if reference.parent in tables:
             yield _reference(reference, "fail", "a foreign key of the schema")
-    for guess in _guessed(place, shape, tables) if rows.rows else ():
+    for guess in _guess_references(place, shape, tables) if rows.rows else ():
         ((orphans,),) = place.ask(f"SELECT COUNT(*) FROM {without_parent(place, shape.name, guess)}")
         if not orphans:
             yield _reference(guess, "warn", "guessed by the names: every row had its parent")
@@ -144,7 +144,7 @@ def _reference(reference: Reference, severity: str, why: str) -> Expectation:
     return Expectation("expect_references_to_have_parents", arguments, severity, why)
 
 
-def _guessed(place: Place, shape: TableShape, tables: frozenset[str]) -> Iterator[Reference]:
+def _guess_references(place: Dataset, shape: TableShape, tables: frozenset[str]) -> Iterator[Reference]:
     """``customer_id`` may name a row of ``customer`` or ``customers`` of the same schema, by a key of the same type."""
     schema = TableName.parse(shape.name).schema
     by_name = {name.lower(): name for name in tables}
@@ -164,15 +164,15 @@ def _guessed(place: Place, shape: TableShape, tables: frozenset[str]) -> Iterato
             yield Reference((column.name,), parent, key)
 
 
-def _fresh(place: Place, shape: TableShape, rows: TableProfile) -> Iterator[Expectation]:
+def _fresh(place: Dataset, shape: TableShape, rows: TableProfile) -> Iterator[Expectation]:
     """Columns that say when a row was made or changed, if some row is of the last days."""
     for column in shape.columns:
         newest = rows.columns[column.name].greatest
         if family(column) != "moment" or newest is None or not _tells_when(column):
             continue
         age_h = _age_h(newest, place.at_ms)
-        if age_h is not None and -_SAME_H < age_h < _FRESH_H:
-            hours = max(_SAME_H, 3 * int(age_h))
+        if age_h is not None and -_MIN_FRESHNESS_H < age_h < _MAX_AGE_H:
+            hours = max(_MIN_FRESHNESS_H, 3 * int(age_h))
             yield Expectation(
                 "expect_newest_to_be_recent", {"column": column.name, "hours": hours}, "warn",
                 f"the newest was {max(0, int(age_h))} hours old",

@@ -10,22 +10,22 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from etl.settings import Settings
-from etl.sinks import read_checkpoint
-from expectations.errors import QualityError
-from expectations.place import TableShape
-from expectations.suite import REPLICATION
-from relay import RelayError
-from relay.archive import Archive
-from upstream import tso
-from upstream.table_name import full_name
+from sluice.etl.downstream.sinks import read_checkpoint
+from sluice.etl.settings import Settings
+from sluice.expectations.dataset import TableShape
+from sluice.expectations.errors import QualityError
+from sluice.expectations.suite import REPLICATION
+from sluice.relay import RelayError
+from sluice.relay.archive import Archive
+from sluice.tidb import tso
+from sluice.tidb.table_name import full_name
 
-__all__ = ["HOUR_MS", "ReplicationPlace", "changes_per_hour"]
+__all__ = ["HOUR_MS", "ReplicationDataset", "changes_per_hour"]
 
 HOUR_MS = 3_600_000
 
 
-class ReplicationPlace:
+class ReplicationDataset:
     """The facts. There are no rows to ask for."""
 
     on = REPLICATION

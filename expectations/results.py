@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from etl.settings import Settings
-from expectations.docs import DataDocs
-from relay.places import Folder
-from relay.quality import FailedExpectation, QualityRun, QualityRuns
-from relay.storage import Storage, open_storage
-from relay.url import folder_of, local_folder
+from sluice.etl.settings import Settings
+from sluice.expectations.docs import DataDocs
+from sluice.relay.pipeline_folders import SubStorage
+from sluice.relay.quality import FailedExpectation, QualityRun, QualityRuns
+from sluice.relay.storage import Storage, open_storage
+from sluice.relay.url import folder_of, local_folder
 
 __all__ = ["FailedExpectation", "QualityResults", "QualityRun"]
 
@@ -22,19 +22,19 @@ class QualityResults:
 
     def runs(self, most: int = 100) -> list[QualityRun]:
         """At most so many suites of runs, newest first."""
-        return self._kept().newest(most)
+        return self._runs().newest(most)
 
     def last(self) -> list[QualityRun]:
         """The suites of the newest run."""
-        return self._kept().last()
+        return self._runs().last()
 
     def newest_ms(self) -> int:
         """When the newest run began, Unix ms; 0 if there is none."""
-        return self._kept().newest_ms()
+        return self._runs().newest_ms()
 
     def note(self, run: str, suites: list[QualityRun]) -> list[str]:
         """Write down a run; the names of those that became too many and are removed."""
-        return self._kept().note(run, suites, self._settings.quality.keep)
+        return self._runs().note(run, suites, self._settings.quality.keep)
 
     def docs(self) -> DataDocs:
         """The Data Docs, from their ``index.html`` on, once there was a run."""
@@ -49,7 +49,7 @@ class QualityResults:
     def _docs_place(self) -> Storage:
         if self._settings.quality.docs:
             return open_storage(Path(self._settings.quality.docs).as_uri())
-        return Folder(self._settings.open_relay().place, "quality/docs")
+        return SubStorage(self._settings.open_relay().place, "quality/docs")
 
-    def _kept(self) -> QualityRuns:
+    def _runs(self) -> QualityRuns:
         return QualityRuns(self._settings.open_relay().place)

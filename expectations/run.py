@@ -11,43 +11,43 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from errors import SluiceError, ours
-from etl.operate import APPLY, pause
-from etl.settings import Downstream, Settings, with_target
-from expectations.docs import DataDocs
-from expectations.docs_pages import Line
-from expectations.errors import QualityError, QualityFailedError
-from expectations.place import Place, at
-from expectations.results import QualityResults
-from expectations.suite import REPLICATION, Suite
-from expectations.suite_files import SuiteFolder
-from relay.quality import PASSED, SEVERITIES, FailedExpectation, QualityRun
-from upstream.table_name import fits
+from sluice.errors import SluiceError, ours
+from sluice.etl.operate import APPLY, pause
+from sluice.etl.settings import Downstream, Settings, with_target
+from sluice.expectations.dataset import Dataset, using
+from sluice.expectations.docs import DataDocs
+from sluice.expectations.docs_pages import ExpectationLine
+from sluice.expectations.errors import QualityError, QualityFailedError
+from sluice.expectations.results import QualityResults
+from sluice.expectations.suite import REPLICATION, Suite
+from sluice.expectations.suite_files import SuiteFolder
+from sluice.relay.quality import PASSED, SEVERITIES, FailedExpectation, QualityRun
+from sluice.tidb.table_name import fits
 
 if TYPE_CHECKING:
-    from expectations.gx.looking import Looker
-    from expectations.gx.source import Batches
+    from sluice.expectations.gx.runner import SuiteRunner
+    from sluice.expectations.gx.source import Batches
 
-__all__ = ["QualitySummary", "QualityWish", "open_place", "run_quality"]
+__all__ = ["QualityRequest", "QualitySummary", "open_dataset", "run_quality"]
 
 log = logging.getLogger("sluice.quality")
 
-_AFTER = {"warn": "warned", "fail": "failed", "pause": "paused"}
-Say = Callable[[QualityRun], None]
+_STATE_BY_SEVERITY = {"warn": "warned", "fail": "failed", "pause": "paused"}
+OnSuiteDone = Callable[[QualityRun], None]
 
 
 @dataclass(frozen=True, slots=True)
-class QualityWish:
+class QualityRequest:
     """What is to be looked at."""
 
     on: str = "downstream"
-    """One of `expectations.suite.PLACES`."""
+    """One of `sluice.expectations.suite.DATASETS`."""
     suites: tuple[str, ...] = ()
     """Names, also with * and ?; empty: all."""
     ts: int = 0
     """Of the lake: as of this TSO; 0: where the archive ends."""
     target: dict[str, Any] = field(default_factory=dict)
-    """Of a copy: where it is, as `etl.settings.read_target` gives it."""
+    """Of a copy: where it is, as `sluice.etl.settings.read_target` gives it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,31 +65,31 @@ class QualitySummary:
         """Raises QualityFailedError if anything failed that fails the run."""
         bad = [suite for suite in self.suites if suite.state not in (PASSED, "warned")]
         if bad:
-            told = "; ".join(f"{suite.suite}: {_told(suite)}" for suite in bad[:5])
+            told = "; ".join(f"{suite.suite}: {_suite_text(suite)}" for suite in bad[:5])
             raise QualityFailedError(f"{len(bad)} of {len(self.suites)} suites failed: {told}")
 
 
-def run_quality(settings: Settings, wish: QualityWish, say: Say = lambda _: None) -> QualitySummary:
+def run_quality(settings: Settings, wish: QualityRequest, say: OnSuiteDone = lambda _: None) -> QualitySummary:
     """Look at the suites. `say` is told of each as it is done. Raises QualityError and SuiteError if nothing can be
     looked at, transient errors of what is looked at, relay errors, OSError.
     """
-    suites = _chosen(settings, wish)
+    suites = _chosen_suites(settings, wish)
     results, began_ms = QualityResults(settings), time.time_ns() // 1_000_000
     run = f"{began_ms:013d}-{secrets.token_hex(6)}"
     going = _Run(settings, run, began_ms, say)
     tables = [suite for suite in suites if suite.name != REPLICATION]
-    from expectations.gx.looking import Looker
+    from sluice.expectations.gx.runner import SuiteRunner
 
-    looker = Looker()
+    looker = SuiteRunner()
     if len(tables) < len(suites):
-        from expectations.replication import ReplicationPlace
+        from sluice.expectations.replication import ReplicationDataset
 
-        going.look(looker, next(s for s in suites if s.name == REPLICATION), ReplicationPlace(settings), None)
+        going.look(looker, next(s for s in suites if s.name == REPLICATION), ReplicationDataset(settings), None)
     if tables:
-        with open_place(settings, wish) as (place, batches):
+        with open_dataset(settings, wish) as (place, batches):
             for suite in tables:
                 going.look(looker, suite, place, batches)
-    paused = _paused(settings, wish, going.found)
+    paused = _pause_if_needed(settings, wish, going.found)
     old = results.note(run, going.found)
     _index(going.docs, results, settings.quality.keep * max(1, len(going.found)) * 10, set(old))
     return QualitySummary(run, tuple(going.found), results.docs_index(), paused)
@@ -105,25 +105,25 @@ def _index(docs: DataDocs, results: QualityResults, most: int, old: set[str]) ->
 
 
 @contextmanager
-def open_place(settings: Settings, wish: QualityWish) -> Iterator[tuple[Place, Batches]]:
+def open_dataset(settings: Settings, wish: QualityRequest) -> Iterator[tuple[Dataset, Batches]]:
     """Where the tables are looked at. Raises as `run_quality`."""
-    from expectations.gx.source import ServerBatches, SparkBatches
-    from expectations.server_place import copy_place, downstream_place
+    from sluice.expectations.gx.source import ServerBatches, SparkBatches
+    from sluice.expectations.server_dataset import open_copy_dataset, open_downstream_dataset
 
     match wish.on:
         case "downstream":
-            with downstream_place(settings) as place:
+            with open_downstream_dataset(settings) as place:
                 yield place, ServerBatches(place)
         case "copy":
             target = with_target(settings, wish.target).target
             if not isinstance(target, Downstream):
                 raise QualityError(f"a copy is looked at in a database, not in a {type(target).__name__.lower()}")
-            with copy_place(target) as place:
+            with open_copy_dataset(target) as place:
                 yield place, ServerBatches(place)
         case "lake":
-            from expectations.lake_place import lake_place
+            from sluice.expectations.lake_dataset import open_lake_dataset
 
-            with lake_place(settings, wish.ts, [suite.name for suite in _chosen(settings, wish)]) as past:
+            with open_lake_dataset(settings, wish.ts, [suite.name for suite in _chosen_suites(settings, wish)]) as past:
                 yield past, SparkBatches(past)
         case other:
             raise QualityError(f"on {other!r}: there are downstream, lake and copy")
@@ -132,22 +132,22 @@ def open_place(settings: Settings, wish: QualityWish) -> Iterator[tuple[Place, B
 class _Run:
     """What is found, suite after suite."""
 
-    def __init__(self, settings: Settings, run: str, began_ms: int, say: Say) -> None:
+    def __init__(self, settings: Settings, run: str, began_ms: int, say: OnSuiteDone) -> None:
         self.docs = QualityResults(settings).docs()
         self._settings = settings
         self.found: list[QualityRun] = []
-        self._run, self._began_ms, self._say = run, began_ms, say
+        self._run, self._began_ms, self._on_suite_done = run, began_ms, say
 
-    def look(self, looker: Looker, suite: Suite, place: Place, batches: Batches | None) -> None:
+    def look(self, looker: SuiteRunner, suite: Suite, place: Dataset, batches: Batches | None) -> None:
         """Look at a suite, write its page. Raises what is transient: another run may find better conditions."""
         began = time.monotonic()
-        lines: list[Line] = []
+        lines: list[ExpectationLine] = []
         result, said = "{}\n", ""
         failures: tuple[FailedExpectation, ...] = ()
         own = suite.for_place(place.on)
         try:
-            with at(place, self._settings):
-                from expectations.gx.results import json_of, lines_of
+            with using(place, self._settings):
+                from sluice.expectations.gx.results import json_of, lines_of
 
                 looked = looker.look(own, batches, place.shape(suite.name).primary_key if batches else ())
             failures, lines, result = looked.failures, lines_of(looked), json_of(looked)
@@ -160,16 +160,16 @@ class _Run:
         severity = max((f.severity for f in failures), key=SEVERITIES.index, default="")
         noted = QualityRun(
             id=f"{self._run}/{suite.name}", at_ms=self._began_ms, suite=suite.name, on=place.on,
-            state="error" if said else _AFTER.get(severity, PASSED), expectations=len(own.expectations),
+            state="error" if said else _STATE_BY_SEVERITY.get(severity, PASSED), expectations=len(own.expectations),
             failed=len(failures), severity=severity, seconds=round(time.monotonic() - began, 3), run=self._run,
             ts=place.ts, page=DataDocs.page(self._run, suite.name), failures=failures, said=said,
         )  # fmt: skip
         self.docs.write(noted, lines, result)
         self.found.append(noted)
-        self._say(noted)
+        self._on_suite_done(noted)
 
 
-def _chosen(settings: Settings, wish: QualityWish) -> list[Suite]:
+def _chosen_suites(settings: Settings, wish: QualityRequest) -> list[Suite]:
     folder = SuiteFolder(Path(settings.quality.suites))
     suites = folder.suites()
     if not suites:
@@ -184,17 +184,17 @@ def _chosen(settings: Settings, wish: QualityWish) -> list[Suite]:
     return chosen
 
 
-def _paused(settings: Settings, wish: QualityWish, found: Sequence[QualityRun]) -> bool:
+def _pause_if_needed(settings: Settings, wish: QualityRequest, found: Sequence[QualityRun]) -> bool:
     """Pause applying if that is what something grave asks for; not for what a copy or the past is like."""
     grave = [suite for suite in found if suite.severity == "pause"]
     if not grave or ((wish.on == "copy" or wish.ts) and all(suite.suite != REPLICATION for suite in grave)):
         return False
-    log.error("applying is paused: %s", "; ".join(f"{suite.suite}: {_told(suite)}" for suite in grave))
+    log.error("applying is paused: %s", "; ".join(f"{suite.suite}: {_suite_text(suite)}" for suite in grave))
     pause(settings, APPLY)
     return True
 
 
-def _told(suite: QualityRun) -> str:
+def _suite_text(suite: QualityRun) -> str:
     if suite.said:
         return suite.said
     grave = [f for f in suite.failures if f.severity == suite.severity]

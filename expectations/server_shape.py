@@ -6,15 +6,15 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from expectations.place import ColumnShape, Reference, TableShape
-from upstream.table_name import TableName, full_name
+from sluice.expectations.dataset import ColumnShape, Reference, TableShape
+from sluice.tidb.table_name import TableName, full_name
 
 __all__ = ["plain_type", "shape_of", "table_names"]
 
 Query = Callable[[str, tuple[object, ...]], list[tuple[Any, ...]]]
 """Runs a statement whose ``%s`` are filled with the values."""
 
-_OTHERS = ("mysql", "information_schema", "performance_schema", "sys", "metrics_schema")
+_SYSTEM_SCHEMAS = ("mysql", "information_schema", "performance_schema", "sys", "metrics_schema")
 _WIDTH = re.compile(r"\b(tinyint|smallint|mediumint|int|bigint|year)\(\d+\)")
 _TABLES = (
     "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES"
@@ -37,7 +37,7 @@ _REFERENCES = (
 
 def table_names(query: Query, own_schemas: tuple[str, ...]) -> list[str]:
     """The tables (``schema.table``) but the server's own and those in `own_schemas`."""
-    others = {*_OTHERS, *map(str.lower, own_schemas)}
+    others = {*_SYSTEM_SCHEMAS, *map(str.lower, own_schemas)}
     found = query(_TABLES, ())
     return [full_name(schema, table) for schema, table in found if str(schema).lower() not in others]
 

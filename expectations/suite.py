@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from expectations.errors import SuiteError
-from relay.quality import SEVERITIES
-from upstream.table_name import names_table
+from sluice.expectations.errors import SuiteError
+from sluice.relay.quality import SEVERITIES
+from sluice.tidb.table_name import names_table
 
-__all__ = ["PLACES", "REPLICATION", "Expectation", "Suite"]
+__all__ = ["DATASETS", "REPLICATION", "Expectation", "Suite"]
 
 REPLICATION = "replication"
 """The suite about the replication itself."""
-PLACES = ("downstream", "lake", "copy")
+DATASETS = ("downstream", "lake", "copy")
 """What tables can be looked at on."""
 _KINDS = re.compile(r"(expect_[a-z0-9_]+|unexpected_rows_expectation)\Z")
 _OWN = ("expectation", "severity", "why", "on")
@@ -24,7 +24,9 @@ _OWN = ("expectation", "severity", "why", "on")
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """One expectation: the name that Great Expectations, or `expectations.gx.own`, has for it, and its arguments."""
+    """One expectation: the name that Great Expectations, or `sluice.expectations.gx.custom`, has for it, and its
+    arguments.
+    """
 
     expectation: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -53,8 +55,8 @@ class Expectation:
         if severity not in SEVERITIES:
             raise SuiteError(f"severity = {severity!r}: {', '.join(SEVERITIES)} are possible")
         where, why = document.get("on", []), document.get("why", "")
-        if not isinstance(where, list) or not set(where) <= set(PLACES):
-            raise SuiteError(f"on = {where!r}: a list of {', '.join(PLACES)} is expected")
+        if not isinstance(where, list) or not set(where) <= set(DATASETS):
+            raise SuiteError(f"on = {where!r}: a list of {', '.join(DATASETS)} is expected")
         if not isinstance(why, str):
             raise SuiteError(f"why = {why!r}: a text is expected")
         arguments = {key: value for key, value in document.items() if key not in _OWN}

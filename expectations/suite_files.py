@@ -13,10 +13,10 @@ from enum import Enum
 from pathlib import Path
 from urllib.parse import quote
 
-from expectations.errors import SuiteError
-from expectations.suite import Expectation, Suite
+from sluice.expectations.errors import SuiteError
+from sluice.expectations.suite import Expectation, Suite
 
-__all__ = ["SuiteFolder", "Written", "text_of"]
+__all__ = ["SuiteFolder", "WriteResult", "text_of"]
 
 _ENDING = ".toml"
 _DIGEST = "# proposed: "
@@ -31,7 +31,7 @@ _LEGEND = """\
 """
 
 
-class Written(Enum):
+class WriteResult(Enum):
     """What became of a file."""
 
     NEW = "new"
@@ -60,7 +60,7 @@ class SuiteFolder:
         """The file that `write` has for a table."""
         return self.folder / f"{quote(name, safe='._-')}{_ENDING}"
 
-    def write(self, suite: Suite, *, over_edited: bool = False) -> Written:
+    def write(self, suite: Suite, *, over_edited: bool = False) -> WriteResult:
         """Put a proposal there, but not over what somebody has edited unless that is wanted."""
         path, text = self.path(suite.name), text_of(suite)
         try:
@@ -68,14 +68,14 @@ class SuiteFolder:
         except FileNotFoundError:
             there = ""
         if there == text:
-            return Written.SAME
+            return WriteResult.SAME
         if there and not _untouched(there) and not over_edited:
-            return Written.EDITED
+            return WriteResult.EDITED
         self.folder.mkdir(parents=True, exist_ok=True)
         new = path.with_name(f".{path.name}.new")
         new.write_text(text, encoding="utf-8")
         new.replace(path)
-        return Written.AGAIN if there else Written.NEW
+        return WriteResult.AGAIN if there else WriteResult.NEW
 
     def _read(self, path: Path) -> Suite:
         try:

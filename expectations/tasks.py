@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from etl.airflow_run import is_by_the_clock
-from etl.settings import Settings, read_target
-from expectations.results import QualityResults, QualityRun
-from expectations.run import QualityWish, run_quality
-from upstream import tso
+from sluice.etl.settings import Settings, read_target
+from sluice.etl.tasks.airflow_run import is_scheduled
+from sluice.expectations.results import QualityResults, QualityRun
+from sluice.expectations.run import QualityRequest, run_quality
+from sluice.tidb import tso
 
 __all__ = ["is_due", "look"]
 
@@ -23,12 +23,12 @@ def look(settings: Settings, run_id: str, asked: Mapping[str, Any]) -> dict[str,
     """Look at what the form says (`on`, `suites`, `as_of`, `copy`); in a run that Airflow's clock began only if it is
     due. What was found, None if nothing was looked at. Raises QualityFailedError, and as `run_quality`.
     """
-    if is_by_the_clock(run_id):
+    if is_scheduled(run_id):
         if not is_due(settings):
             log.info("not due: [quality] every is %r, hours %r", settings.quality.every, settings.quality.hours)
             return None
         asked = {"on": settings.quality.on}
-    done = run_quality(settings, _wish(asked), _say)
+    done = run_quality(settings, _request_from_form(asked), _say)
     log.info("Data Docs: %s", done.index)
     done.check()
     return {"run": done.run, "suites": {suite.suite: suite.state for suite in done.suites}}
@@ -45,8 +45,8 @@ def is_due(settings: Settings, now_ms: int | None = None) -> bool:
     return now - QualityResults(settings).newest_ms() >= settings.quality.every_ms - 1_800_000
 
 
-def _wish(asked: Mapping[str, Any]) -> QualityWish:
-    return QualityWish(
+def _request_from_form(asked: Mapping[str, Any]) -> QualityRequest:
+    return QualityRequest(
         str(asked.get("on") or "downstream"),
         tuple(asked.get("suites") or ()),
         tso.parse_moment(asked["as_of"]) if asked.get("as_of") else 0,

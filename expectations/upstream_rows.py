@@ -1,25 +1,25 @@
-"""Whether a table downstream has the upstream's rows: the job of `etl.verify`, asked for one table."""
+"""Whether a table downstream has the upstream's rows: the job of `sluice.etl.verify`, asked for one table."""
 
 from __future__ import annotations
 
-from etl.settings import Settings
-from etl.verify import Difference, VerifyRequest, create_verify, run_verify
-from expectations.errors import QualityError
-from expectations.lake_place import upstream_names
-from relay.jobs import DONE, Runner
-from upstream import tso
+from sluice.etl.settings import Settings
+from sluice.etl.verify import Difference, VerifyRequest, create_verify, run_verify
+from sluice.expectations.errors import QualityError
+from sluice.expectations.lake_dataset import upstream_names
+from sluice.relay.jobs import DONE, Runner
+from sluice.tidb import tso
 
 __all__ = ["compared_with_upstream"]
 
-_WHO = "sluice quality"
+_REQUESTER = "sluice quality"
 
 
 def compared_with_upstream(settings: Settings, table: str, how: str) -> tuple[bool, str, list[dict[str, str]]]:
     """Whether a table (``schema.table`` downstream) is what it is upstream, what was found in words, and rows that
     differ. `how`: as in `VerifyRequest`. Raises QualityError if it couldn't be compared, and as `run_verify`.
     """
-    job = create_verify(settings, VerifyRequest((_upstream(settings, table),), how), _WHO)
-    done = run_verify(settings, job.id, Runner(_WHO))
+    job = create_verify(settings, VerifyRequest((_upstream(settings, table),), how), _REQUESTER)
+    done = run_verify(settings, job.id, Runner(_REQUESTER))
     problems = [one.problem for one in done.tables if one.problem]
     if done.state != DONE or not done.tables or problems:
         raise QualityError(

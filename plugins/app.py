@@ -12,14 +12,14 @@ from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from errors import SluiceError
-from plugins.access import reader
-from plugins.answers import LookingError, looking, told
-from plugins.context import router as context
-from plugins.document import document, logged_out
-from plugins.headers import Headers
-from plugins.navigation import PAGES
-from plugins.pages import ROUTERS
+from sluice.errors import SluiceError
+from sluice.plugins.auth import require_viewer
+from sluice.plugins.html_shell import logged_out_html, page_html
+from sluice.plugins.navigation import PAGES
+from sluice.plugins.page_context import router as context
+from sluice.plugins.pages import ROUTERS
+from sluice.plugins.response_cache import StillComputing, accepted, error_response
+from sluice.plugins.security_headers import SecurityHeaders
 
 __all__ = ["create_app"]
 
@@ -35,20 +35,20 @@ def create_app() -> FastAPI:
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
-        dependencies=[Depends(reader)],
+        dependencies=[Depends(require_viewer)],
     )
-    app.add_middleware(Headers)
-    app.add_exception_handler(SluiceError, _say)
-    app.add_exception_handler(OSError, _say)
-    app.add_exception_handler(LookingError, _say_that_it_looks)
-    app.add_exception_handler(StarletteHTTPException, _say_who_may)
+    app.add_middleware(SecurityHeaders)
+    app.add_exception_handler(SluiceError, _on_error)
+    app.add_exception_handler(OSError, _on_error)
+    app.add_exception_handler(StillComputing, _on_pending)
+    app.add_exception_handler(StarletteHTTPException, _on_forbidden)
     for page in PAGES:
-        app.add_api_route(f"/{page.name}", _page(document(page)), methods=["GET"])
-    app.add_api_route("/", _first, methods=["GET"])
+        app.add_api_route(f"/{page.name}", _page(page_html(page)), methods=["GET"])
+    app.add_api_route("/", _redirect_home, methods=["GET"])
     app.add_api_route("/static/{name}", _static, methods=["GET"])
     for router in (context, *ROUTERS):
         app.include_router(router, prefix="/api")
-    app.add_api_route("/{rest:path}", _nothing, methods=_METHODS)
+    app.add_api_route("/{rest:path}", _not_found, methods=_METHODS)
     return app
 
 
@@ -59,7 +59,7 @@ def _page(text: str) -> Any:
     return page
 
 
-async def _first() -> Response:
+async def _redirect_home() -> Response:
     return RedirectResponse(PAGES[0].name)
 
 
@@ -76,22 +76,22 @@ def _static(name: str, request: Request) -> Response:
     return Response(body, media_type=media or "application/octet-stream", headers=headers)
 
 
-async def _nothing() -> None:
+async def _not_found() -> None:
     raise HTTPException(404)
 
 
-async def _say(request: Request, error: Exception) -> Response:
-    return told(error)
+async def _on_error(request: Request, error: Exception) -> Response:
+    return error_response(error)
 
 
-async def _say_that_it_looks(request: Request, error: Exception) -> Response:
-    return looking()
+async def _on_pending(request: Request, error: Exception) -> Response:
+    return accepted()
 
 
-async def _say_who_may(request: Request, error: Exception) -> Response:
+async def _on_forbidden(request: Request, error: Exception) -> Response:
     """Refusals as a page for who follows a link, as JSON for scripts."""
     assert isinstance(error, StarletteHTTPException)
     if error.status_code not in (401, 403) or "text/html" not in request.headers.get("accept", ""):
         return await http_exception_handler(request, error)
     title = "Please log in" if error.status_code == 401 else "Not for you"
-    return HTMLResponse(logged_out(title, str(error.detail), "../"), error.status_code)
+    return HTMLResponse(logged_out_html(title, str(error.detail), "../"), error.status_code)

@@ -10,23 +10,23 @@ from airflow.utils.session import create_session
 from airflow.utils.types import DagRunTriggeredByType
 from sqlalchemy import select
 
-from errors import RequestError
+from sluice.errors import RequestError
 
-__all__ = ["NoRunError", "conf_of", "run_of", "trigger"]
+__all__ = ["NoRunError", "run_conf", "run_id_from_requester", "trigger"]
 
-_BY = "airflow "
+_REQUESTER_PREFIX = "airflow "
 
 
 class NoRunError(RequestError):
     """There is no run that could be repeated."""
 
 
-def run_of(by: str) -> str | None:
+def run_id_from_requester(by: str) -> str | None:
     """The id of the run that asked for a job, from how the job says who asked; None if no run did."""
-    return by.removeprefix(_BY) if by.startswith(_BY) else None
+    return by.removeprefix(_REQUESTER_PREFIX) if by.startswith(_REQUESTER_PREFIX) else None
 
 
-def conf_of(dag_id: str, run_id: str) -> dict[str, Any] | None:
+def run_conf(dag_id: str, run_id: str) -> dict[str, Any] | None:
     """The values that a run was triggered with, None if Airflow has it no longer."""
     with create_session() as session:
         found = session.scalars(select(DagRun.conf).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)).all()

@@ -34,6 +34,6 @@ class SluicePlugin(AirflowPlugin):  # type: ignore[misc] # Airflow is untyped
     @cached_property
     def fastapi_apps(self) -> list[dict[str, Any]]:
         """The application under its prefix."""
-        from plugins.app import create_app
+        from sluice.plugins.app import create_app
 
         return [{"app": create_app(), "url_prefix": PREFIX, "name": "Sluice"}]

@@ -12,6 +12,6 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a pump until it is paused or taken offline. Returns the exit code: 0, or 2 if it could not start."""
-    from pump_service.command import main as run
+    from sluice.pump_service.command import main as run
 
     return run(argv)

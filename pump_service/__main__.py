@@ -2,6 +2,6 @@
 
 import sys
 
-from pump_service import main
+from sluice.pump_service import main
 
 sys.exit(main())

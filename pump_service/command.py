@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from importlib import metadata
 from types import FrameType
 
-from pump_service.config import USAGE, Config, ConfigError, load
-from pump_service.front import raise_limit
-from pump_service.heap import Trimmer, few_arenas
-from pump_service.log import RateLimit
+from sluice.pump_service.config import USAGE, Config, ConfigError, load
+from sluice.pump_service.listener import raise_nofile_limit
+from sluice.pump_service.log import LogRateLimit
+from sluice.pump_service.malloc import MallocTrimmer, limit_arenas
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ _LEVELS = {
     "fatal": logging.CRITICAL,
 }
 # The loop's thread and the store's writer take turns; the default of 5 ms would be a long wait for either.
-_SWITCH_S = 0.0005
+_THREAD_SWITCH_INTERVAL_S = 0.0005
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,13 +55,13 @@ def _version() -> str:
 
 
 def _run(config: Config) -> int:
-    from pump_service.server import Pump, StartError
+    from sluice.pump_service.server import PumpServer, StartError
 
-    sys.setswitchinterval(_SWITCH_S)
-    few_arenas()
+    sys.setswitchinterval(_THREAD_SWITCH_INTERVAL_S)
+    limit_arenas()
     faulthandler.enable()  # if the interpreter itself crashes, what every thread did is on standard error
-    _log.info("open files: at most %d", raise_limit())
-    pump = Pump(config)
+    _log.info("open files: at most %d", raise_nofile_limit())
+    pump = PumpServer(config)
     asked: list[int] = []
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
@@ -76,7 +76,7 @@ def _run(config: Config) -> int:
         _log.error("the pump could not start: %s", error)
         return 2
     done = 0
-    trimmer = Trimmer()
+    trimmer = MallocTrimmer()
     while not pump.wait(0.2):  # a signal handler only notes; locks are taken here
         trimmer.now_and_then()
         if len(asked) > done:
@@ -93,5 +93,5 @@ def _run(config: Config) -> int:
 def _set_up_log(config: Config) -> None:
     handler = logging.FileHandler(config.log_file) if config.log_file else logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    handler.addFilter(RateLimit())
+    handler.addFilter(LogRateLimit())
     logging.basicConfig(level=_LEVELS[config.log_level.lower()], handlers=[handler], force=True)

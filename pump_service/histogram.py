@@ -6,10 +6,10 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-_DISTINCT = 4096
+_MAX_DISTINCT = 4096
 
 
-def doubling(first: float, count: int) -> list[float]:
+def doubling_bounds(first: float, count: int) -> list[float]:
     """`count` upper bounds, each twice the one before."""
     return [first * 2**i for i in range(count)]
 
@@ -46,7 +46,7 @@ class SizeHistogram(Histogram):
     def observe_all(self, values: Iterable[int]) -> None:
         """Count each value once."""
         self._recent.update(values)
-        if len(self._recent) > _DISTINCT:
+        if len(self._recent) > _MAX_DISTINCT:
             # Replaced before it is counted: a reader in between misses a few for a moment, and never counts one twice.
             recent, self._recent = self._recent, Counter()
             for value, times in recent.items():

@@ -9,37 +9,37 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from errors import Signal
-from pump_service.cluster import Origin, Origins, TimeLimit
-from pump_service.metrics import Metrics
-from pump_service.store import NoSpaceError, Record, Store
-from pump_service.store.binlog_head import fields, stored_head
-from upstream import pb
-from upstream.binlog_kinds import COMMIT, PREWRITE, ROLLBACK
-from upstream.codec.varint import encode_uvarint
+from sluice.errors import Signal
+from sluice.pump_service.cluster import ClientConnection, ClientLiveness, FutureTsLimit
+from sluice.pump_service.metrics import PumpMetrics
+from sluice.pump_service.store import NoSpaceError, Record, Store
+from sluice.pump_service.store.binlog_head import fields, stored_head
+from sluice.tidb import pb
+from sluice.tidb.binlog_kinds import COMMIT, PREWRITE, ROLLBACK
+from sluice.tidb.codec.varint import encode_uvarint
 
 _log = logging.getLogger(__name__)
 
-_UNKNOWN = 2  # gRPC status; what Go's grpc makes of any plain error, so what TiDB expects
+_GRPC_UNKNOWN = 2  # gRPC status; what Go's grpc makes of any plain error, so what TiDB expects
 _MAX_TS = 2**63 - 1
 _ODD_FROM = 64 << 10  # larger payloads aren't parsed or measured, which would copy them
 _USUAL = 4096  # bytes of a request whose first bytes are remembered
 _TYPE_TAG = 8
-_SLOW_S = 1.0  # a slower call is logged
-_REPORT_S = 1.0  # but not more often
+_SLOW_WRITE_S = 1.0  # a slower call is logged
+_REPORT_INTERVAL_S = 1.0  # but not more often
 
 
-class Refused(Signal):
+class WriteRejected(Signal):
     """A call that isn't written: gRPC `status` and the `text` that TiDB sees."""
 
-    def __init__(self, text: str, status: int = _UNKNOWN) -> None:
+    def __init__(self, text: str, status: int = _GRPC_UNKNOWN) -> None:
         super().__init__(text)
         self.text = text
         self.status = status
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class AdmissionRules:
     """On which terms a binlog is taken: from this cluster, not from the future, and as the node's `state()` has it.
 
     Only an online pump takes Prewrites and probes; Commits and Rollbacks are taken in every state (`pausing` …), so
@@ -48,13 +48,13 @@ class Terms:
 
     cluster_id: int
     state: Callable[[], str]
-    time_limit: TimeLimit
+    time_limit: FutureTsLimit
 
 
-class Ingest:
+class BinlogIngest:
     """Admits binlogs and hands them to the store."""
 
-    def __init__(self, terms: Terms, store: Store, metrics: Metrics, origins: Origins) -> None:
+    def __init__(self, terms: AdmissionRules, store: Store, metrics: PumpMetrics, origins: ClientLiveness) -> None:
         cluster_id = self._cluster_id = terms.cluster_id
         self._state, self._time_limit = terms.state, terms.time_limit
         self._store = store
@@ -87,7 +87,7 @@ class Ingest:
             try:
                 binlog = self._parse(payload)
             except DecodeError:
-                raise Refused(_not_a_binlog(payload, "it isn't a protobuf message of that type")) from None
+                raise WriteRejected(_not_a_binlog(payload, "it isn't a protobuf message of that type")) from None
             tp = binlog.tp
             start = binlog.start_ts
             commit = binlog.commit_ts
@@ -97,23 +97,25 @@ class Ingest:
             # Encoded as protobuf itself would, nothing is there twice; only a negative int32 may take fewer bytes.
             odd = binlog.ByteSize() != len(payload) or binlog.ddl_schema_state < 0
             if odd and payload and stored_head(payload) != (tp, start, commit):
-                raise Refused(_not_a_binlog(payload, "its type or timestamps are there more than once"))
+                raise WriteRejected(_not_a_binlog(payload, "its type or timestamps are there more than once"))
         if tp == PREWRITE and (start != commit or start == 0):
             state = self._state()
             if state != "online":
-                raise Refused(f"no online: {state}")
+                raise WriteRejected(f"no online: {state}")
         if start == 0 and commit == 0:
             self._check_space()
             return None
         if start < 0 or commit < 0:
-            raise Refused(_not_a_binlog(payload, f"its timestamps are negative (start_ts {start}, commit_ts {commit})"))
+            raise WriteRejected(
+                _not_a_binlog(payload, f"its timestamps are negative (start_ts {start}, commit_ts {commit})")
+            )
         if tp == COMMIT and commit <= start:
-            raise Refused(_not_a_binlog(payload, f"its commit_ts {commit} is not above its start_ts {start}"))
+            raise WriteRejected(_not_a_binlog(payload, f"its commit_ts {commit} is not above its start_ts {start}"))
         limit = self._time_limit
         if (start > limit.limit or commit > limit.limit) and limit.exceeded(max(start, commit)):
-            raise Refused(_not_a_binlog(payload, limit.describe(max(start, commit))))
+            raise WriteRejected(_not_a_binlog(payload, limit.describe(max(start, commit))))
         if tp == ROLLBACK and commit:  # in the index it would take the place of what committed then
-            raise Refused(_not_a_binlog(payload, f"a Rollback has no commit_ts, it has {commit}"))
+            raise WriteRejected(_not_a_binlog(payload, f"a Rollback has no commit_ts, it has {commit}"))
         return Record(tp, start, commit, payload)
 
     def usual(self) -> tuple[bytes, int, bool, type[Record]]:
@@ -122,7 +124,7 @@ class Ingest:
         """
         return self._prefix, self._time_limit.limit, self._state() == "online", Record
 
-    def connect(self, ip: str) -> Origin:
+    def connect(self, ip: str) -> ClientConnection:
         """A connection from that address; to be closed when it is lost."""
         return self._origins.connect(ip)
 
@@ -130,7 +132,7 @@ class Ingest:
         self,
         records: Sequence[Record],
         done: Callable[[BaseException | None], None],
-        origin: Origin | None = None,
+        origin: ClientConnection | None = None,
         *,
         here: bool = False,
         later: bool = False,
@@ -152,7 +154,7 @@ class Ingest:
         if not ok:
             self._metrics.write_errors += calls
             self._metrics.lost += calls
-        if seconds >= _SLOW_S:
+        if seconds >= _SLOW_WRITE_S:
             self._report_slow(seconds, calls)
 
     def refused(self) -> None:
@@ -162,7 +164,7 @@ class Ingest:
         self._metrics.lost += 1
 
     def _report_slow(self, seconds: float, calls: int) -> None:
-        if self.last_call - self._reported >= _REPORT_S:
+        if self.last_call - self._reported >= _REPORT_INTERVAL_S:
             self._reported = self.last_call
             _log.warning("WriteBinlog took %.1f s (%d calls answered together)", seconds, calls)
 
@@ -172,7 +174,7 @@ class Ingest:
         if not stats.writable:
             threshold = self._store.options.stop_write_at_available_space
             error = NoSpaceError(stats.available_bytes, threshold)
-            raise Refused("the store has failed, see the pump's log" if stats.failed else str(error))
+            raise WriteRejected("the store has failed, see the pump's log" if stats.failed else str(error))
 
     def _payload(self, data: bytes, begin: int, end: int) -> bytes:
         """The payload of the request, by its bytes if they are as every client writes them."""
@@ -193,11 +195,11 @@ class Ingest:
         try:
             request = pb.pump.WriteBinlogReq.FromString(message)
         except DecodeError:
-            raise Refused(
+            raise WriteRejected(
                 f"the request of {len(message)} bytes is no WriteBinlogReq: {message[:16].hex(' ')} …"
             ) from None
         if request.clusterID != self._cluster_id:
-            raise Refused(f"cluster ID are mismatch, {request.clusterID} vs {self._cluster_id}")
+            raise WriteRejected(f"cluster ID are mismatch, {request.clusterID} vs {self._cluster_id}")
         payload: bytes = request.payload
         return payload
 
@@ -211,17 +213,17 @@ def _walk(payload: bytes) -> tuple[int, int, int]:
         for field in fields(payload):
             if field.number in (1, 2, 3):
                 if field.wire != 0 or field.number in seen:
-                    raise Refused(
+                    raise WriteRejected(
                         _not_a_binlog(payload, "its type or timestamps are there more than once, or no numbers")
                     )
                 seen[field.number] = field.varint if field.varint <= _MAX_TS else field.varint - 2**64
     except ValueError as error:
-        raise Refused(_not_a_binlog(payload, str(error))) from None
+        raise WriteRejected(_not_a_binlog(payload, str(error))) from None
     if not seen:
-        raise Refused(_not_a_binlog(payload, "it has neither type nor timestamps"))
+        raise WriteRejected(_not_a_binlog(payload, "it has neither type nor timestamps"))
     tp = seen.get(1, PREWRITE)
     if not 0 <= tp <= ROLLBACK:
-        raise Refused(_not_a_binlog(payload, f"its type {tp} is not in use"))
+        raise WriteRejected(_not_a_binlog(payload, f"its type {tp} is not in use"))
     return tp, seen.get(2, 0), seen.get(3, 0)
 
 
@@ -231,12 +233,12 @@ def _checked_type(payload: bytes, binlog: pb.binlog.Binlog) -> int:
         tp = int(binlog.tp)
         if tp <= ROLLBACK:
             return tp
-        raise Refused(_not_a_binlog(payload, f"its type {tp} is not in use"))
+        raise WriteRejected(_not_a_binlog(payload, f"its type {tp} is not in use"))
     if binlog.HasField("start_ts") or binlog.HasField("commit_ts"):
         if payload[:1] == b"\x08":
-            raise Refused(_not_a_binlog(payload, "its type is unknown"))
+            raise WriteRejected(_not_a_binlog(payload, "its type is unknown"))
         return PREWRITE
-    raise Refused(_not_a_binlog(payload, "it has neither type nor timestamps"))
+    raise WriteRejected(_not_a_binlog(payload, "it has neither type nor timestamps"))
 
 
 def _not_a_binlog(payload: bytes, why: str) -> str:

@@ -6,13 +6,13 @@ import logging
 import time
 
 PERIOD_S = 10.0
-LINES = 100
+MAX_LINES = 100
 """of one place in the code in a period: enough to see what happens, a few MB an hour at the most"""
-TRACEBACK_LINES = 20
+MAX_TRACEBACK_LINES = 20
 """what a traceback counts as"""
 
 
-class RateLimit(logging.Filter):
+class LogRateLimit(logging.Filter):
     """A handler's filter. The first record that passes after others were left out says how many they were."""
 
     def __init__(self) -> None:
@@ -28,10 +28,10 @@ class RateLimit(logging.Filter):
         if now - self._since.get(place, -PERIOD_S) >= PERIOD_S:
             self._since[place] = now
             self._lines[place] = 0
-        if self._lines[place] >= LINES:
+        if self._lines[place] >= MAX_LINES:
             self._left_out[place] = self._left_out.get(place, 0) + 1
             return False
-        self._lines[place] += TRACEBACK_LINES if record.exc_info else 1
+        self._lines[place] += MAX_TRACEBACK_LINES if record.exc_info else 1
         left_out = self._left_out.pop(place, 0)
         if left_out:
             record.msg = f"{record.getMessage()} ({left_out} more of this line were left out)"

@@ -20,12 +20,12 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Met
 from prometheus_client.exposition import default_handler
 from prometheus_client.utils import floatToGoString
 
-from pump_service.histogram import Histogram, doubling
-from upstream import tso
+from sluice.pump_service.histogram import Histogram, doubling_bounds
+from sluice.tidb import tso
 
 if TYPE_CHECKING:
-    from pump_service.store import Store
-    from pump_service.store.records import StoreStats
+    from sluice.pump_service.store import Store
+    from sluice.pump_service.store.records import StoreStats
 
 _STORE = "binlog_pump_storage_"
 
@@ -194,7 +194,7 @@ def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(_STORE + name, text, value=float(value))
 
 
-class Metrics:
+class PumpMetrics:
     """All metrics of a pump in a registry of its own."""
 
     def __init__(self) -> None:
@@ -206,7 +206,7 @@ class Metrics:
             "binlog_pump_rpc_duration_seconds",
             "duration of a call",
             ("method", "label"),
-            doubling(0.00005, 18),  # the original's
+            doubling_bounds(0.00005, 18),  # the original's
         )
         self.registry.register(self.rpc)
         self.registry.register(self)

@@ -12,48 +12,48 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from errors import SluiceError
-from pump_service.calls import Pulls, Router, Windows, WindowService
-from pump_service.chores import Chores
-from pump_service.cluster import (
+from sluice.errors import SluiceError
+from sluice.pump_service.calls import PullBinlogsCalls, RpcRouter, WindowCalls, WindowService
+from sluice.pump_service.cluster import (
     CLOSING,
     OFFLINE,
     ONLINE,
     PAUSED,
     PAUSING,
-    Clock,
+    ClientLiveness,
+    FutureTsLimit,
     Heartbeat,
-    KeptVersions,
     Membership,
     Node,
     NodeError,
-    Origins,
+    PdClock,
+    ServiceSafePoint,
     TiKVResolver,
-    TimeLimit,
     check_cluster,
     node_id,
 )
-from pump_service.config import Config, split_addr
-from pump_service.front import Front, client_tls, descriptors, server_context
-from pump_service.http import Api, Http1, debug
-from pump_service.ingest import Ingest, Terms
-from pump_service.lane import LaneContext, LaneLimits
-from pump_service.metrics import Metrics
-from pump_service.store import Store, failpoints
-from pump_service.store.errors import StoreError
-from upstream import pb
-from upstream.etcd import EtcdClient, Registry, tidb_servers
-from upstream.pd import PDClient, PDError
-from upstream.tikv import TiKVClient, TiKVError
+from sluice.pump_service.config import Config, split_addr
+from sluice.pump_service.grpc_fastpath import FastPathLimits, FastPathServer
+from sluice.pump_service.http import Http1Connection, HttpApi, debug
+from sluice.pump_service.ingest import AdmissionRules, BinlogIngest
+from sluice.pump_service.listener import Listener, client_tls, descriptors, server_context
+from sluice.pump_service.maintenance import MaintenanceTasks
+from sluice.pump_service.metrics import PumpMetrics
+from sluice.pump_service.store import Store, failpoints
+from sluice.pump_service.store.errors import StoreError
+from sluice.tidb import pb
+from sluice.tidb.etcd import EtcdClient, Registry, tidb_servers
+from sluice.tidb.pd import PDClient, PDError
+from sluice.tidb.tikv import TiKVClient, TiKVError
 
 _log = logging.getLogger(__name__)
 
-_PD_TRIES = 3
+_MAX_PD_ATTEMPTS = 3
 _ETCD_TIMEOUT_S = 2.0
 _PD_TIMEOUT_S = 3.0
-_DRAIN_S = 3.0
-_NOTICE_S = 0.3
-_VERDICTS_S = 1.0
+_DRAIN_TIMEOUT_S = 3.0
+_LEAVE_NOTICE_S = 0.3
+_OUTCOME_WAIT_TIMEOUT_S = 1.0
 
 
 class StartError(SluiceError):
@@ -62,7 +62,7 @@ class StartError(SluiceError):
     way_out = "correct what it names, and start the pump again"
 
 
-class Pump:
+class PumpServer:
     """One pump. `start`, then `wait` until it has left; `leave` from any thread.
 
     `etcd_urls`: where the registry is; by default PD's own addresses, which serve etcd.
@@ -70,7 +70,7 @@ class Pump:
 
     def __init__(self, config: Config, etcd_urls: Sequence[str] | str | None = None) -> None:
         self.config = config
-        self.metrics = Metrics()
+        self.metrics = PumpMetrics()
         self.address = ""  # host:port bound
         self._etcd_urls = etcd_urls if etcd_urls is not None else config.pd_urls
         self._closers = contextlib.ExitStack()
@@ -79,7 +79,7 @@ class Pump:
         self._store: Store
         self._leaving = threading.Lock()
         self._hurry = threading.Event()
-        self.notice_s = _NOTICE_S
+        self.notice_s = _LEAVE_NOTICE_S
         """So long Prewrites are still taken once the registry is told that the pump leaves: TiDB hears of it there, and
         no call of a TiDB that hasn't heard of it yet fails.
         """
@@ -143,7 +143,7 @@ class Pump:
 
     def collect_garbage(self) -> bool:
         """Start a round of garbage collection; False if one is under way."""
-        return self._chores.collect_garbage()
+        return self._maintenance.collect_garbage()
 
     def decide(self, start_ts: int, commit_ts: int) -> None:
         """As Store.decide; ValueError also for a commit_ts that PD hasn't issued."""
@@ -171,7 +171,7 @@ class Pump:
     def _start(self) -> None:
         config = self.config
         data_dir = Path(config.data_dir)
-        _make(data_dir)
+        _make_data_dir(data_dir)
         self._tls = tls = client_tls(config.security)
         self._pd = pd = self._closers.enter_context(PDClient(config.pd_urls, tls=tls, timeout_s=_PD_TIMEOUT_S))
         cluster_id = _reach_pd(pd)
@@ -181,21 +181,21 @@ class Pump:
         self._closers.callback(beats.close)
         tikv = self._closers.enter_context(TiKVClient(pd, tls=tls))
         self._registry = Registry(etcd)
-        self._clock = Clock(pd.tso)
-        time_limit = TimeLimit(self._clock)
-        origins = Origins(lambda: tidb_servers(etcd), lambda start_ts: self._store.is_open(start_ts))
+        self._clock = PdClock(pd.tso)
+        time_limit = FutureTsLimit(self._clock)
+        origins = ClientLiveness(lambda: tidb_servers(etcd), lambda start_ts: self._store.is_open(start_ts))
         resolver = TiKVResolver(tikv, pd, max_txn_time_s=config.prewrite_timeout, is_gone=origins.is_gone)
         self._store = Store.open(data_dir, config.storage, resolver)
         self._closers.callback(self._store.close)
         self._closers.callback(tikv.close)  # first, so that a question to TiKV doesn't hold up the store's end
         check_cluster(data_dir, cluster_id)  # after open: now the directory is ours alone
         self.metrics.watch_store(self._store)
-        terms = Terms(cluster_id, self._state_for_writers, time_limit)
-        ingest = Ingest(terms, self._store, self.metrics, origins)
-        self._pulls = Pulls(cluster_id, self._store, self.metrics.rpc)
+        terms = AdmissionRules(cluster_id, self._state_for_writers, time_limit)
+        ingest = BinlogIngest(terms, self._store, self.metrics, origins)
+        self._pulls = PullBinlogsCalls(cluster_id, self._store, self.metrics.rpc)
         windows = None
         if not failpoints.due("rpc.no_window"):  # tests: serve what an original Pump does, and no more
-            windows = Windows(WindowService(cluster_id, self._store, time_limit, self._stopping))
+            windows = WindowCalls(WindowService(cluster_id, self._store, time_limit, self._stopping))
         self._closers.callback(self._stopping.set)
         self._run_loop()
         self._call(self._bind(ingest, windows))
@@ -205,23 +205,23 @@ class Pump:
         membership = Membership(chosen, advertised, self._registry, self._clock)
         heartbeat = Heartbeat(Registry(beats), config.heartbeat_interval)
         self._node = Node(membership, lambda: self._store.max_commit_ts, heartbeat, tls)
-        self._chores = Chores(config, membership, self._store, ingest, self.metrics)
-        self._versions = KeptVersions(pd, self._node.id, self._store.decided_through, config.gc_safepoint_ttl)
-        _warm(self._clock)
+        self._maintenance = MaintenanceTasks(config, membership, self._store, ingest, self.metrics)
+        self._versions = ServiceSafePoint(pd, self._node.id, self._store.decided_through, config.gc_safepoint_ttl)
+        _warm_up(self._clock)
         time_limit.start()
         self._closers.callback(time_limit.stop)
         origins.start()
         self._closers.callback(origins.stop)
         # Drainers must know of the pump before it takes its first binlog.
         try:
-            self._node.join(self._chores.write_fake if self._store.is_empty else None)
+            self._node.join(self._maintenance.write_fake if self._store.is_empty else None)
         except NodeError:
             if is_new:
                 (data_dir / ".node").unlink(missing_ok=True)  # the directory stays a new one
             raise
         self._call(self._front.serve())
-        self._chores.start()
-        self._closers.callback(self._chores.stop)
+        self._maintenance.start()
+        self._closers.callback(self._maintenance.stop)
         self._versions.start()
         self._closers.callback(self._versions.stop)
         _log.info("pump %s serves cluster %d at %s", self._node.id, cluster_id, self.address)
@@ -247,17 +247,17 @@ class Pump:
     def _call(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
 
-    async def _bind(self, ingest: Ingest, windows: Windows | None) -> None:
+    async def _bind(self, ingest: BinlogIngest, windows: WindowCalls | None) -> None:
         config = self.config
         hosts = [split_addr(each)[0] for each in (config.advertise_addr, config.addr)]
-        api = Api(self, self.metrics.registry, hosts)
+        api = HttpApi(self, self.metrics.registry, hosts)
         self._closers.callback(api.close)
-        self._front = Front(lambda roles: Http1(api.handle, roles), config.security)
-        self._router = Router(self._pulls, windows)
-        limits = replace(LaneLimits(), message=config.max_message_size)
-        self._lanes = LaneContext(self._loop, ingest, limits, self._router, descriptors.for_connections())
+        self._front = Listener(lambda roles: Http1Connection(api.handle, roles), config.security)
+        self._router = RpcRouter(self._pulls, windows)
+        limits = replace(FastPathLimits(), message=config.max_message_size)
+        self._lanes = FastPathServer(self._loop, ingest, limits, self._router, descriptors.max_connection_descriptors())
         self._front.use(self._lanes)
-        self._keeping_house = self._loop.create_task(self._lanes.keep_house())
+        self._maintenance_task = self._loop.create_task(self._lanes.run_maintenance())
         host, port = split_addr(config.addr)
         tls = server_context(config.security)
         try:
@@ -275,7 +275,7 @@ class Pump:
                 ) from None
 
     async def _end_front(self) -> None:
-        self._keeping_house.cancel()
+        self._maintenance_task.cancel()
         self._front.stop_accepting()
         self._router.stop()
         self._front.close_all()
@@ -291,17 +291,17 @@ class Pump:
             # What was admitted as a Prewrite before the state changed is with the store after this.
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result(10)
             if action == "close":
-                safe = self._chores.wait_safe_to_offline(self._hurry)
+                safe = self._maintenance.wait_safe_to_offline(self._hurry)
                 state = OFFLINE if safe else CLOSING
             else:
-                self._await_verdicts()
+                self._await_outcomes()
             self._stopping.set()
             self._pulls.stop()
             drained = asyncio.run_coroutine_threadsafe(self._drain(), self._loop)
-            self._node.leave(state, self._chores.drained_ts)
-            self._chores.stop()
+            self._node.leave(state, self._maintenance.drained_ts)
+            self._maintenance.stop()
             with contextlib.suppress(TimeoutError):
-                drained.result(_DRAIN_S + 2)
+                drained.result(_DRAIN_TIMEOUT_S + 2)
             self._versions.stop(give_up=state == OFFLINE or self._store.all_matched())
             self._node.wait_left()
             self._closers.close()
@@ -316,9 +316,9 @@ class Pump:
         state = self._node.state
         return ONLINE if state in (PAUSING, CLOSING) and not self._noticed.is_set() else state
 
-    def _await_verdicts(self) -> None:
+    def _await_outcomes(self) -> None:
         """Give the Commits of what was taken last the time to come: they are on their way as a rule."""
-        until = time.monotonic() + _VERDICTS_S
+        until = time.monotonic() + _OUTCOME_WAIT_TIMEOUT_S
         while not self._store.all_matched() and time.monotonic() < until:
             if self._hurry.wait(0.01):
                 return
@@ -326,10 +326,10 @@ class Pump:
     async def _drain(self) -> None:
         self._front.stop_accepting()
         self._router.stop()
-        await self._lanes.drain(_DRAIN_S)
+        await self._lanes.drain(_DRAIN_TIMEOUT_S)
 
 
-def _make(data_dir: Path) -> None:
+def _make_data_dir(data_dir: Path) -> None:
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -338,7 +338,7 @@ def _make(data_dir: Path) -> None:
 
 def _reach_pd(pd: PDClient) -> int:
     """The cluster id, asking a few times."""
-    for left in range(_PD_TRIES - 1, -1, -1):
+    for left in range(_MAX_PD_ATTEMPTS - 1, -1, -1):
         try:
             return pd.cluster_id
         except PDError as error:
@@ -349,7 +349,7 @@ def _reach_pd(pd: PDClient) -> int:
     raise AssertionError
 
 
-def _warm(clock: Clock) -> None:
+def _warm_up(clock: PdClock) -> None:
     try:
         clock.fresh()
     except PDError as error:

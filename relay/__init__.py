@@ -3,21 +3,30 @@
 Everything the downstream ever gets is written here first. See docs/reference/files-on-disk.md.
 """
 
-from relay.appointments import Agenda, Appointment, AppointmentExistsError, Appointments, Load, Mending, Ready, Void
-from relay.control import Control
-from relay.decisions import REPLACE, SKIP, Decision, DecisionExistsError, Decisions
-from relay.errors import ClaimLostError, RelayCorruptError, RelayError, RelayGapError, WindowConflictError
-from relay.failures import Failure
-from relay.known_members import to_text
-from relay.log import Claim, RelayLog
-from relay.ownership import Ownership, Stop
-from relay.part import Part, iter_parts, merge, read_parts
-from relay.part_schema import DELETE, INSERT, PART_SCHEMA, UPDATE
-from relay.records_text import RecordsText, read_records
-from relay.sealed import seal_text, unseal_text
-from relay.url import refuse_credentials
-from relay.window import Window, hour_of
-from relay.window_log import WindowLog, in_portions
+from sluice.relay.aligned_chunks import (
+    AlignedChunk,
+    AlignedChunkExistsError,
+    AlignedChunks,
+    ChunkCancelled,
+    ChunkReady,
+    LoadFile,
+    PendingChunks,
+    TableRepair,
+)
+from sluice.relay.checksummed import decode_text, encode_text
+from sluice.relay.control import Control
+from sluice.relay.errors import ClaimLostError, RelayCorruptError, RelayError, RelayGapError, WindowConflictError
+from sluice.relay.failures import Failure
+from sluice.relay.json_cache import to_text
+from sluice.relay.log import RelayLog, RoleClaim
+from sluice.relay.overrides import REPLACE, SKIP, Override, OverrideExistsError, Overrides
+from sluice.relay.ownership import Ownership, StopMark
+from sluice.relay.part import Part, iter_parts, merge, read_parts
+from sluice.relay.part_schema import DELETE, INSERT, PART_SCHEMA, UPDATE
+from sluice.relay.record_codec import RecordEncoder, read_records
+from sluice.relay.url import refuse_credentials
+from sluice.relay.window import WindowRecord, hour_of
+from sluice.relay.window_log import WindowLog, in_portions
 
 __all__ = [
     "DELETE",
@@ -26,32 +35,34 @@ __all__ = [
     "REPLACE",
     "SKIP",
     "UPDATE",
-    "Agenda",
-    "Appointment",
-    "AppointmentExistsError",
-    "Appointments",
-    "Claim",
+    "AlignedChunk",
+    "AlignedChunkExistsError",
+    "AlignedChunks",
+    "ChunkCancelled",
+    "ChunkReady",
     "ClaimLostError",
     "Control",
-    "Decision",
-    "DecisionExistsError",
-    "Decisions",
     "Failure",
-    "Load",
-    "Mending",
+    "LoadFile",
+    "Override",
+    "OverrideExistsError",
+    "Overrides",
     "Ownership",
     "Part",
-    "Ready",
-    "RecordsText",
+    "PendingChunks",
+    "RecordEncoder",
     "RelayCorruptError",
     "RelayError",
     "RelayGapError",
     "RelayLog",
-    "Stop",
-    "Void",
-    "Window",
+    "RoleClaim",
+    "StopMark",
+    "TableRepair",
     "WindowConflictError",
     "WindowLog",
+    "WindowRecord",
+    "decode_text",
+    "encode_text",
     "hour_of",
     "in_portions",
     "iter_parts",
@@ -59,7 +70,5 @@ __all__ = [
     "read_parts",
     "read_records",
     "refuse_credentials",
-    "seal_text",
     "to_text",
-    "unseal_text",
 ]

@@ -10,19 +10,19 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from relay.numbered import Form, Numbered
-from relay.storage import Storage
+from sluice.relay.storage import Storage
+from sluice.relay.versioned_document import DocumentFormat, VersionedDocument
 
-__all__ = ["Audit", "Deed"]
+__all__ = ["AuditEntry", "AuditLog"]
 
-MOST = 1000
+MAX_ENTRIES = 1000
 _FOLDER = "audit"
-_KEPT = 8
+_MAX_VERSIONS = 8
 _WAY_OUT = "restore the file from a copy, or remove the folder: what was ordered before is forgotten then"
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class AuditEntry:
     """At `at_ms` (Unix ms) somebody ordered something (`pause-job`) of something (`backfill-3`); `said`: what came of
     it, "" as long as nobody knows.
     """
@@ -39,34 +39,34 @@ class Deed:
         return asdict(self)
 
 
-class Audit:
+class AuditLog:
     """What was ordered. Every method raises RelayCorruptError, OSError."""
 
     def __init__(self, storage: Storage) -> None:
-        self._file = Numbered(storage, _FOLDER, Form(_text, _parse, tuple, _WAY_OUT), _KEPT)
+        self._file = VersionedDocument(storage, _FOLDER, DocumentFormat(_text, _parse, tuple, _WAY_OUT), _MAX_VERSIONS)
 
-    def begin(self, by: str, what: str, about: str) -> Deed:
+    def begin(self, by: str, what: str, about: str) -> AuditEntry:
         """Durably keep that this was ordered, before it is done."""
-        deed = Deed(time.time_ns() // 1_000_000, by, what, about)
-        self._file.change(lambda there: (*there, deed)[-MOST:])
+        deed = AuditEntry(time.time_ns() // 1_000_000, by, what, about)
+        self._file.change(lambda there: (*there, deed)[-MAX_ENTRIES:])
         return deed
 
-    def end(self, deed: Deed, said: str) -> None:
+    def end(self, deed: AuditEntry, said: str) -> None:
         """Durably keep what came of it."""
-        done = Deed(deed.at_ms, deed.by, deed.what, deed.about, said, deed.token)
+        done = AuditEntry(deed.at_ms, deed.by, deed.what, deed.about, said, deed.token)
         self._file.change(lambda there: tuple(done if each.token == deed.token else each for each in there))
 
-    def newest(self, most: int) -> list[Deed]:
+    def newest(self, most: int) -> list[AuditEntry]:
         """The newest, newest first."""
         return list(reversed(self._file.load()[-most:]))
 
 
-def _text(deeds: tuple[Deed, ...]) -> bytes:
+def _text(deeds: tuple[AuditEntry, ...]) -> bytes:
     return json.dumps([deed.to_json() for deed in deeds], ensure_ascii=False).encode() + b"\n"
 
 
-def _parse(data: bytes) -> tuple[Deed, ...]:
+def _parse(data: bytes) -> tuple[AuditEntry, ...]:
     try:
-        return tuple(Deed(**each) for each in json.loads(data))
+        return tuple(AuditEntry(**each) for each in json.loads(data))
     except TypeError as error:
         raise ValueError(f"no list of what was ordered: {error}") from None

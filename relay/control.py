@@ -6,7 +6,8 @@ the windows.
 `apply_until_ts` (TSO): applying goes up to exactly that commit timestamp, in the middle of a window if need be, and
 waits there. `accepted`: the id of a refusal that applying goes on from all the same. Every key may be left out.
 
-How it is changed: `relay.numbered`. A file ``control.json`` of an earlier version counts as long as there is none.
+How it is changed: `sluice.relay.versioned_document`. A file ``control.json`` of an earlier version counts as long as
+there is none.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from relay.errors import RelayCorruptError
-from relay.format_version import parse_json
-from relay.numbered import Form, Numbered
-from relay.storage import Storage
+from sluice.relay.errors import RelayCorruptError
+from sluice.relay.format_version import parse_json
+from sluice.relay.storage import Storage
+from sluice.relay.versioned_document import DocumentFormat, VersionedDocument
 
 __all__ = ["Control", "ControlFile"]
 
 _FOLDER = "control"
-_FORMER = "control.json"
-_KEPT = 64
+_LEGACY_FILE = "control.json"
+_MAX_VERSIONS = 64
 _WAY_OUT = "correct the file, or remove it for what was asked for before"
 
 
@@ -66,8 +67,8 @@ class ControlFile:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        form = Form(Control.to_json, Control.from_json, self._former, _WAY_OUT)
-        self._file = Numbered(storage, _FOLDER, form, _KEPT)
+        form = DocumentFormat(Control.to_json, Control.from_json, self._former, _WAY_OUT)
+        self._file = VersionedDocument(storage, _FOLDER, form, _MAX_VERSIONS)
 
     def load(self) -> Control:
         """The newest; the default if nobody asked for anything. Raises RelayCorruptError, which names the file."""
@@ -84,13 +85,13 @@ class ControlFile:
         before = self._file.number()
         after = self._file.change(change)
         if not before and self._file.number():
-            self._storage.remove(_FORMER)
+            self._storage.remove(_LEGACY_FILE)
         return after
 
     def _former(self) -> Control:
         try:
-            return Control.from_json(self._storage.read(_FORMER))
+            return Control.from_json(self._storage.read(_LEGACY_FILE))
         except FileNotFoundError:
             return Control()
         except ValueError as error:
-            raise RelayCorruptError(f"{self._storage.url}/{_FORMER}: {error}", way_out=_WAY_OUT) from None
+            raise RelayCorruptError(f"{self._storage.url}/{_LEGACY_FILE}: {error}", way_out=_WAY_OUT) from None

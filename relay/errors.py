@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from errors import SluiceError
+from sluice.errors import SluiceError
 
 
 class RelayError(SluiceError):

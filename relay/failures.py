@@ -10,7 +10,7 @@ import contextlib
 import json
 from dataclasses import asdict, dataclass
 
-from relay.storage import Storage
+from sluice.relay.storage import Storage
 
 _FOLDER = "failures"
 

@@ -14,14 +14,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from relay.errors import RelayError
-from relay.storage import Storage
+from sluice.relay.errors import RelayError
+from sluice.relay.storage import Storage
 
-__all__ = ["FORMAT", "MARK", "NewerFormatError", "newer", "parse_json", "refuse_newer"]
+__all__ = ["FORMAT", "FORMAT_FILE", "NewerFormatError", "newer_format_error", "parse_json", "refuse_newer"]
 
 FORMAT = 1
 """The newest that this version reads, and the one it writes."""
-MARK = "format.json"
+FORMAT_FILE = "format.json"
 
 
 class NewerFormatError(RelayError):
@@ -37,7 +37,7 @@ class NewerFormatError(RelayError):
         return NewerFormatError(f"{where}: {self.args[0]}", way_out=self.way_out)
 
 
-def newer(what: str, found: object, reads: int = FORMAT) -> NewerFormatError | None:
+def newer_format_error(what: str, found: object, reads: int = FORMAT) -> NewerFormatError | None:
     """The error for `what`, of which `found` is the format, if this version, which reads through `reads`, doesn't know
     it.
     """
@@ -52,7 +52,7 @@ def newer(what: str, found: object, reads: int = FORMAT) -> NewerFormatError | N
 def parse_json(data: bytes, what: str) -> Any:
     """A document of JSON, without its ``format``. `what`: for messages. Raises NewerFormatError, ValueError."""
     raw = json.loads(data)
-    if isinstance(raw, dict) and (error := newer(what, raw.get("format"))):
+    if isinstance(raw, dict) and (error := newer_format_error(what, raw.get("format"))):
         raise error
     if isinstance(raw, dict) and raw.get("format") == FORMAT:
         del raw["format"]
@@ -64,11 +64,11 @@ def refuse_newer(storage: Storage, what: str) -> None:
     be read, OSError.
     """
     try:
-        parse_json(storage.read(MARK), f"{what} {storage.url}")
+        parse_json(storage.read(FORMAT_FILE), f"{what} {storage.url}")
     except FileNotFoundError:
         return
     except ValueError as error:
         raise RelayError(
-            f"{storage.url}/{MARK}: {error}: it says which format the files there have",
+            f"{storage.url}/{FORMAT_FILE}: {error}: it says which format the files there have",
             way_out="restore the file from a copy",
         ) from None

@@ -1,6 +1,6 @@
 """What landing knows of the pumps: those that count, and commits that came after a reader had passed them.
 
-    <url>/pumps/<number>.json     the newest counts, see `relay.numbered`
+    <url>/pumps/<number>.json     the newest counts, see `sluice.relay.versioned_document`
 
     {"pumps": {"pump-1:8250": {"host": "10.0.0.1:8250", "state": "online", "is_original": false}},
      "late": {"470655472620535808": {"start_ts": 1, "pump": "pump-1:8250", "outcome": "missed"}}, "token": "…"}
@@ -16,15 +16,15 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 
-from relay.format_version import parse_json
-from relay.numbered import Form, Numbered
-from relay.storage import Storage
+from sluice.relay.format_version import parse_json
+from sluice.relay.storage import Storage
+from sluice.relay.versioned_document import DocumentFormat, VersionedDocument
 
-__all__ = ["ACCEPTED", "LANDED", "MISSED", "KnownPump", "KnownPumps", "LateCommit", "PumpsSeen"]
+__all__ = ["ACCEPTED", "LANDED", "MISSED", "KnownPump", "KnownPumps", "LateCommit", "PumpsDocument"]
 
 LANDED, MISSED, ACCEPTED = "landed", "missed", "accepted"
 _FOLDER = "pumps"
-_KEPT = 64
+_MAX_VERSIONS = 64
 _WAY_OUT = "restore the file from a copy; without the folder landing takes the registry's pumps for all there are"
 
 
@@ -47,7 +47,7 @@ class LateCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class PumpsSeen:
+class PumpsDocument:
     """The document: `pumps` by node id, `late` by commit ts."""
 
     pumps: Mapping[str, KnownPump] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class PumpsSeen:
         return json.dumps(raw, ensure_ascii=False).encode() + b"\n"
 
     @classmethod
-    def from_json(cls, data: bytes) -> PumpsSeen:
+    def from_json(cls, data: bytes) -> PumpsDocument:
         """Decode the file's content. Raises ValueError."""
         raw = parse_json(data, "what landing knows of the pumps")
         try:
@@ -78,14 +78,14 @@ class KnownPumps:
     """The document in a relay log. Every method raises RelayCorruptError, OSError."""
 
     def __init__(self, storage: Storage) -> None:
-        form = Form(PumpsSeen.to_json, PumpsSeen.from_json, PumpsSeen, _WAY_OUT)
-        self._file = Numbered(storage, _FOLDER, form, _KEPT)
+        form = DocumentFormat(PumpsDocument.to_json, PumpsDocument.from_json, PumpsDocument, _WAY_OUT)
+        self._file = VersionedDocument(storage, _FOLDER, form, _MAX_VERSIONS)
 
-    def load(self) -> PumpsSeen:
+    def load(self) -> PumpsDocument:
         """Return the newest; empty before the first window."""
         return self._file.load()
 
-    def change(self, change: Callable[[PumpsSeen], PumpsSeen]) -> PumpsSeen:
+    def change(self, change: Callable[[PumpsDocument], PumpsDocument]) -> PumpsDocument:
         """Durably store what `change` makes of the newest, by compare-and-set. `change` may run several times."""
         return self._file.change(change)
 
@@ -93,10 +93,10 @@ class KnownPumps:
         """Give up what a pump holds; False if it isn't known here."""
         was_known = False
 
-        def without(seen: PumpsSeen) -> PumpsSeen:
+        def without(seen: PumpsDocument) -> PumpsDocument:
             nonlocal was_known
             was_known = node_id in seen.pumps
-            return PumpsSeen({each: pump for each, pump in seen.pumps.items() if each != node_id}, seen.late)
+            return PumpsDocument({each: pump for each, pump in seen.pumps.items() if each != node_id}, seen.late)
 
         self.change(without)
         return was_known

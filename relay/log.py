@@ -4,17 +4,17 @@
     <url>/windows/<hour>/<lo>.json                     window records, created exclusively, after their parts
     <url>/first-window.json                            the first window's record once more: `RelayLog.begin`
     <url>/owners/<role>.json                           who last claimed a role
-    <url>/consumers/<name>.json                        how far a consumer is, see `relay.retention`
-    <url>/pumps/<number>.json                          the pumps that count, see `relay.known_pumps`
-    <url>/changed                                      in an object store: see `relay.remembered`
+    <url>/consumers/<name>.json                        how far a consumer is, see `sluice.relay.retention`
+    <url>/pumps/<number>.json                          the pumps that count, see `sluice.relay.known_pumps`
+    <url>/changed                                      in an object store: see `sluice.relay.cached_storage`
 
-and what a pipeline has of its own, beside them or in a folder by its name (`relay.places`):
+and what a pipeline has of its own, beside them or in a folder by its name (`sluice.relay.pipeline_folders`):
 
     downstream.json, stop.json           whose downstream it is, why applying must not go on
-    failures/<task>.json                 why a task has stopped, see `relay.failures`
+    failures/<task>.json                 why a task has stopped, see `sluice.relay.failures`
     control/<number>.json                what operators ask for, the newest counts
     decisions/<commit_ts>.json           what operators decided about single transactions and DDL
-    appointments/<at_ts>.json            rows to be written at a checkpoint, see `relay.appointments`
+    appointments/<at_ts>.json            rows to be written at a checkpoint, see `sluice.relay.aligned_chunks`
 
 `<hour>` is the UTC hour of lo, `<lo>` and `<hi>` are TSOs padded to 20 digits. A window is landed exactly when its
 record exists. Since every writer continues at the end of the chain, exclusive creation by lo is what keeps two writers
@@ -39,25 +39,25 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from relay.appointments import Appointments
-from relay.control import Control, ControlFile
-from relay.decisions import Decisions
-from relay.errors import ClaimLostError, RelayCorruptError, RelayError, RelayGapError, WindowConflictError
-from relay.failures import Failures
-from relay.format_version import NewerFormatError, refuse_newer
-from relay.known_pumps import KnownPumps
-from relay.ownership import Ownership, Stop
-from relay.part import Part, read_parts, write_part
-from relay.places import FOLDER, Folder, names_in, place_of
-from relay.remembered import Remembered
-from relay.storage import Storage, open_storage
-from relay.window import Window, hour_of, window_path
+from sluice.relay.aligned_chunks import AlignedChunks
+from sluice.relay.cached_storage import CachedStorage
+from sluice.relay.control import Control, ControlFile
+from sluice.relay.errors import ClaimLostError, RelayCorruptError, RelayError, RelayGapError, WindowConflictError
+from sluice.relay.failures import Failures
+from sluice.relay.format_version import NewerFormatError, refuse_newer
+from sluice.relay.known_pumps import KnownPumps
+from sluice.relay.overrides import Overrides
+from sluice.relay.ownership import Ownership, StopMark
+from sluice.relay.part import Part, read_parts, write_part
+from sluice.relay.pipeline_folders import FOLDER, SubStorage, folder_of_pipeline, pipeline_names
+from sluice.relay.storage import Storage, open_storage
+from sluice.relay.window import WindowRecord, hour_of, window_path
 
-_BEGUN = "first-window.json"
+_FIRST_WINDOW_FILE = "first-window.json"
 _TOKEN = re.compile(r"[A-Za-z0-9_.]+\Z")
 _PART_NAME = re.compile(r"(\d{20})-(\d{20})-([A-Za-z0-9_.]+)-(\d+)\.arrow\Z")
-_UNFINISHED_AGE_S = 3600.0
-_NO_END = 2**63 - 1
+_UNFINISHED_FILE_TTL_S = 3600.0
+_MAX_TS = 2**63 - 1
 _ORDERS, _IMMUTABLE = ("control", "decisions", "appointments"), ("control", "decisions")
 
 T = TypeVar("T")
@@ -67,17 +67,19 @@ class RelayLog:
     """The relay log at a URL. Any number of processes may read; see `claim` for those that write."""
 
     def __init__(self, storage: Storage, pipeline: str = "") -> None:
-        """`pipeline`: by which name one of several has its own things here, see `relay.places.place_of`."""
+        """`pipeline`: by which name one of several has its own things here, see
+        `sluice.relay.pipeline_folders.folder_of_pipeline`.
+        """
         self._storage = storage
         self.pipeline = pipeline
-        self.place: Storage = Folder(storage, f"{FOLDER}/{pipeline}") if pipeline else storage
+        self.place: Storage = SubStorage(storage, f"{FOLDER}/{pipeline}") if pipeline else storage
         """Where the pipeline's own things are."""
-        self._orders = Remembered(self.place, _ORDERS, _IMMUTABLE) if storage.is_remote else self.place
+        self._orders = CachedStorage(self.place, _ORDERS, _IMMUTABLE) if storage.is_remote else self.place
         self._asked: tuple[object, Control] = None, Control()
         """What operators ask for, and of which state of the folder that is."""
         self._had_orders = False
-        self.appointments = Appointments(self._orders)
-        self.decisions = Decisions(self._orders)
+        self.aligned_chunks = AlignedChunks(self._orders)
+        self.decisions = Overrides(self._orders)
         self.failures = Failures(self.place)
         self.known_pumps = KnownPumps(storage)
 
@@ -93,13 +95,13 @@ class RelayLog:
         """As `open`, for the pipeline of that name that writes to `downstream`. Raises RelayError, OSError."""
         storage = open_storage(url)
         refuse_newer(storage, "the relay log")
-        return cls(storage, place_of(storage, name, downstream))
+        return cls(storage, folder_of_pipeline(storage, name, downstream))
 
     def all_pipelines(self) -> list[RelayLog]:
         """This log as each pipeline sees it that has begun to read it, and as this one does, which comes first. Raises
         OSError.
         """
-        others = [name for name in names_in(self._storage) if name != self.pipeline]
+        others = [name for name in pipeline_names(self._storage) if name != self.pipeline]
         return [self, *(RelayLog(self._storage, name) for name in others)]
 
     @property
@@ -124,7 +126,7 @@ class RelayLog:
         path = f"parts/{hour_of(lo)}/{lo:020d}-{hi:020d}-{token}-{n}.arrow"
         return write_part(self._storage, path, batches)
 
-    def commit(self, window: Window) -> None:
+    def commit(self, window: WindowRecord) -> None:
         """Create the window's record, durable on return: from now on the window is landed.
 
         Raises WindowConflictError if a window that begins at the same lo was landed, ValueError if the record
@@ -133,19 +135,19 @@ class RelayLog:
         window.check()
         self._create(window.path, window, f"the window that begins at {window.lo}")
 
-    def begin(self, window: Window) -> None:
+    def begin(self, window: WindowRecord) -> None:
         """As `commit`, of the first window of a log that is empty, wherever it begins: of two who try at a time one is
         refused, also if a listing doesn't know yet of what the other one has landed. Raises as `commit`.
         """
         window.check()
-        self._create(_BEGUN, window, f"the first window, at {window.lo} or elsewhere,")
+        self._create(_FIRST_WINDOW_FILE, window, f"the first window, at {window.lo} or elsewhere,")
         self.commit(window)
 
-    def begun(self) -> Window | None:
+    def begun(self) -> WindowRecord | None:
         """The first window there ever was, landed if whoever began was killed before it was; None if nobody began. For
         who finds the log empty and is about to begin. Raises RelayCorruptError if it is gone, OSError.
         """
-        window = self._record(_BEGUN)
+        window = self._record(_FIRST_WINDOW_FILE)
         if window is None or self.next(window.lo) is not None:
             return window
         for part in window.parts:
@@ -153,9 +155,11 @@ class RelayLog:
                 self._storage.open(part.path).close()
             except FileNotFoundError:
                 raise RelayCorruptError(
-                    f"{self.url}: there are no windows, but {_BEGUN} says that the first one began at {window.lo}; its"
+                    f"{self.url}: there are no windows, but {_FIRST_WINDOW_FILE} says that the first one began at"
+                    f" {window.lo}; its"
                     f" part {part.path} is gone, too",
-                    way_out=f"restore the folders windows and parts from a copy; or remove {_BEGUN} if the windows were"
+                    way_out=f"restore the folders windows and parts from a copy; or remove {_FIRST_WINDOW_FILE} if"
+                    f" the windows were"
                     " removed on purpose",
                 ) from None
         with contextlib.suppress(WindowConflictError):
@@ -166,10 +170,10 @@ class RelayLog:
         """Return where the first window there ever was began (TSO); None if that isn't known. Raises RelayCorruptError,
         OSError.
         """
-        window = self._record(_BEGUN)
+        window = self._record(_FIRST_WINDOW_FILE)
         return None if window is None else window.lo
 
-    def _create(self, path: str, window: Window, what: str) -> None:
+    def _create(self, path: str, window: WindowRecord, what: str) -> None:
         try:
             self._storage.create(path, window.to_json())
         except FileExistsError:
@@ -179,14 +183,14 @@ class RelayLog:
 
     # Reading
 
-    def next(self, lo: int) -> Window | None:
+    def next(self, lo: int) -> WindowRecord | None:
         """The window that begins at lo, found by its name; None if it isn't landed. Raises RelayCorruptError."""
         window = self._record(window_path(lo))
         if window is not None and window.lo != lo:
             raise self._corrupt(window_path(lo), f"the record is of the window that begins at {window.lo}")
         return window
 
-    def find(self, ts: int) -> Window | None:
+    def find(self, ts: int) -> WindowRecord | None:
         """The first window with hi > ts: the one that holds the commits right after ts. None if there is none yet.
 
         Its lo is greater than ts if the windows between have been purged or never were landed: check it.
@@ -202,32 +206,32 @@ class RelayLog:
         through = itertools.chain(_starts_of(reversed(around[:cut])), older)
         newer = (lo for hour in hours[at:] for lo in _starts_of(self._listed(hour)))
         behind = itertools.chain(_starts_of(around[cut:]), newer)
-        below = next(self._there(through), None)
-        later = next(self._there(behind), None) if below is None else None
+        below = next(self._existing(through), None)
+        later = next(self._existing(behind), None) if below is None else None
         if below is None and later is None and (unlisted := self._unlisted_first()) is not None:
             below, later = (unlisted, None) if unlisted.lo <= ts else (None, unlisted)
         if below is not None:
             window = self._onward(below, ts)
             if window.hi > ts:
                 return window
-            later = next(self._there(behind), None)
+            later = next(self._existing(behind), None)
         if later is None:
             return None
         # Since the first look both may have been landed, that one and the one before.
         return self.next(ts) or later
 
-    def first(self) -> Window | None:
+    def first(self) -> WindowRecord | None:
         """The oldest window, None if the log is empty."""
-        return next(self._there(self._starts()), None) or self._unlisted_first()
+        return next(self._existing(self._starts()), None) or self._unlisted_first()
 
-    def last(self) -> Window | None:
+    def last(self) -> WindowRecord | None:
         """The newest window, None if the log is empty."""
         hours = reversed(self._storage.names("windows"))
-        listed = next(self._there(lo for hour in hours for lo in _starts_of(reversed(self._listed(hour)))), None)
+        listed = next(self._existing(lo for hour in hours for lo in _starts_of(reversed(self._listed(hour)))), None)
         found = listed or self._unlisted_first()
-        return None if found is None else self._onward(found, _NO_END)
+        return None if found is None else self._onward(found, _MAX_TS)
 
-    def windows(self, from_ts: int, to_ts: int | None = None) -> Iterator[Window]:
+    def windows(self, from_ts: int, to_ts: int | None = None) -> Iterator[WindowRecord]:
         """The landed windows that hold commits in (from_ts, to_ts], in order; without to_ts, all.
 
         Raises RelayGapError where the chain is broken, RelayCorruptError for a bad record.
@@ -244,11 +248,11 @@ class RelayLog:
                 following = beyond
             window = following
 
-    def backwards(self, through_ts: int, after_ts: int = 0) -> Iterator[Window]:
+    def backwards(self, through_ts: int, after_ts: int = 0) -> Iterator[WindowRecord]:
         """The landed windows that hold commits in (after_ts, through_ts], the newest first, as far back as there are
         any. Raises RelayGapError where the chain is broken, RelayCorruptError for a bad record.
         """
-        later: Window | None = None
+        later: WindowRecord | None = None
         for lo in self._starts_before(through_ts):
             window = self.next(lo)
             if window is None:
@@ -260,7 +264,7 @@ class RelayLog:
             later = window
             yield window
 
-    def read(self, windows: Iterable[Window]) -> pa.Table:
+    def read(self, windows: Iterable[WindowRecord]) -> pa.Table:
         """The changes of windows in PART_SCHEMA, merged by (commit_ts, position), each transaction once.
 
         Raises RelayCorruptError, which names the file.
@@ -269,10 +273,10 @@ class RelayLog:
 
     # Ownership and control
 
-    def claim(self, role: str) -> Claim:
+    def claim(self, role: str) -> RoleClaim:
         """Take a role (such as "land") over from whoever had it; the newest claimant is the owner."""
         token = secrets.token_hex(6)
-        claim = Claim(self._storage, role, token)
+        claim = RoleClaim(self._storage, role, token)
         owner = {
             "token": token,
             "pipeline": self.pipeline,
@@ -295,7 +299,7 @@ class RelayLog:
         """What operators ask for; the default if nobody asked for anything. Raises RelayCorruptError, and RelayError if
         the orders that this process has read are gone: a folder that isn't mounted looks like one without orders.
         """
-        as_it_was = self._orders.as_it_was("control") if isinstance(self._orders, Remembered) else None
+        as_it_was = self._orders.unchanged_token("control") if isinstance(self._orders, CachedStorage) else None
         before, control = self._asked
         if as_it_was is None or as_it_was is not before:
             number, control = ControlFile(self._orders).newest()
@@ -330,11 +334,11 @@ class RelayLog:
         """Durably say so, whatever was said before."""
         self.place.replace("downstream.json", ownership.to_json())
 
-    def stopped(self) -> Stop | None:
+    def stopped(self) -> StopMark | None:
         """Why applying must not go on; None if it may. Raises RelayCorruptError."""
-        return self._small("stop.json", Stop.from_json)
+        return self._small("stop.json", StopMark.from_json)
 
-    def stop(self, stop: Stop) -> None:
+    def stop(self, stop: StopMark) -> None:
         """Durably forbid applying; the first reason stays."""
         with contextlib.suppress(FileExistsError):
             self.place.create("stop.json", stop.to_json())
@@ -370,7 +374,7 @@ class RelayLog:
         for hour in self._storage.names("parts"):
             if not hour_of(since_ts) <= hour <= hour_of(last.lo):
                 continue
-            self._storage.sweep(f"windows/{hour}", _UNFINISHED_AGE_S)
+            self._storage.sweep(f"windows/{hour}", _UNFINISHED_FILE_TTL_S)
             by_lo: dict[int, list[str]] = {}
             for name in self._storage.names(f"parts/{hour}"):
                 if (match := _PART_NAME.match(name)) and since_ts <= int(match.group(1)) <= last.lo:
@@ -388,7 +392,7 @@ class RelayLog:
     def purge(self, before_ts: int, stop: Callable[[], bool] = lambda: False) -> int:
         """Delete the windows with hi <= before_ts, oldest first, except the newest one, until `stop`; returns how many.
 
-        The caller makes sure that `before_ts` is not past what any consumer has applied, see `relay.retention`.
+        The caller makes sure that `before_ts` is not past what any consumer has applied, see `sluice.relay.retention`.
         """
         last = self.last()
         removed = 0
@@ -411,7 +415,7 @@ class RelayLog:
 
     # Inside
 
-    def _gap(self, window: Window, later: Window) -> RelayGapError:
+    def _gap(self, window: WindowRecord, later: WindowRecord) -> RelayGapError:
         return RelayGapError(
             f"{self.url}: no window begins at {window.hi}, where {window.path} ends, but {later.path} exists",
             way_out=f"restore {window_path(window.hi)} from a copy",
@@ -427,33 +431,33 @@ class RelayLog:
         for hour in reversed(hours[: bisect.bisect_right(hours, hour_of(ts))]):
             yield from (lo for lo in _starts_of(reversed(self._listed(hour))) if lo < ts)
 
-    def _unlisted_first(self) -> Window | None:
+    def _unlisted_first(self) -> WindowRecord | None:
         """The first window of a young log, of which a list that lags knows nothing."""
-        window = self._record(_BEGUN) if self._storage.lists_may_lag else None
+        window = self._record(_FIRST_WINDOW_FILE) if self._storage.lists_may_lag else None
         return self.next(window.lo) if window is not None else None
 
     def _listed(self, hour: str) -> list[str]:
         """The names of an hour's records, and of whatever else is there, in order."""
         return self._storage.names(f"windows/{hour}")
 
-    def _there(self, starts: Iterable[int]) -> Iterator[Window]:
+    def _existing(self, starts: Iterable[int]) -> Iterator[WindowRecord]:
         """The windows that begin where a listing says; those that have been purged meanwhile are left out."""
         return (window for lo in starts if (window := self.next(lo)) is not None)
 
-    def _onward(self, window: Window, ts: int) -> Window:
+    def _onward(self, window: WindowRecord, ts: int) -> WindowRecord:
         """Of the windows that follow, where a listing may not know of them yet, the first with hi > ts, or the last."""
         while self._storage.lists_may_lag and window.hi <= ts and (following := self.next(window.hi)) is not None:
             window = following
         return window
 
-    def _record(self, path: str) -> Window | None:
+    def _record(self, path: str) -> WindowRecord | None:
         """A window record, None if it isn't there."""
         try:
             data = self._storage.read(path)
             try:
-                return Window.from_json(data)
+                return WindowRecord.from_json(data)
             except ValueError:  # it may have been damaged on the way here
-                return Window.from_json(self._storage.read(path))
+                return WindowRecord.from_json(self._storage.read(path))
         except FileNotFoundError:
             return None
         except NewerFormatError as error:
@@ -481,7 +485,7 @@ def _starts_of(names: Iterable[str]) -> Iterator[int]:
     return (int(name[:20]) for name in names if len(name) == 25 and name[:20].isdigit() and name.endswith(".json"))
 
 
-class Claim:
+class RoleClaim:
     """A role taken by `RelayLog.claim`; `token` is its holder's."""
 
     def __init__(self, storage: Storage, role: str, token: str) -> None:
@@ -505,7 +509,7 @@ class Claim:
                 f"({self._storage.url}/{self.path})"
             )
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Whoever wants the role may have it at once. Raises ClaimLostError if somebody has it already, OSError."""
         self.check()
         self._storage.replace(self.path, json.dumps({"token": ""}).encode() + b"\n")

@@ -15,9 +15,9 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from relay.format_version import parse_json
+from sluice.relay.format_version import parse_json
 
-__all__ = ["Ownership", "Stop"]
+__all__ = ["Ownership", "StopMark"]
 
 
 def _fields(data: bytes, kinds: dict[str, tuple[type, ...]]) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class Ownership:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopMark:
     """Why applying must not go on until an operator says so. `made_ms`: Unix ms."""
 
     why: str

@@ -3,7 +3,7 @@
 A part holds whole transactions in PART_SCHEMA, sorted by (commit_ts, position). Buffers are compressed with LZ4. Its
 descriptor, which the window record keeps, has the CRC-32C of the whole file; readers check it before they decode.
 
-What has gone into the archive is a part, too: its path names row groups of a log file, see `relay.row_groups`.
+What has gone into the archive is a part, too: its path names row groups of a log file, see `sluice.relay.row_groups`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from relay.counted import Counted, WriteOnly
-from relay.errors import RelayCorruptError, RelayError
-from relay.part_schema import PART_SCHEMA
-from relay.row_groups import is_selection, read_row_groups
-from relay.storage import Storage, open_storage
+from sluice.relay.checksum_writer import ChecksumWriter, WriteOnlyFile
+from sluice.relay.errors import RelayCorruptError, RelayError
+from sluice.relay.part_schema import PART_SCHEMA
+from sluice.relay.row_groups import is_selection, read_row_groups
+from sluice.relay.storage import Storage, open_storage
 
 _READ_BYTES = 2**20
-_GATHERED_BYTES = 2**16
+_WRITE_BUFFER_BYTES = 2**16
 # One column has nearly all bytes, so threads would be woken for little, and a Spark worker has one core.
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
@@ -32,7 +32,7 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 class Part:
     """Descriptor of a part: `path` relative to the relay's root, `bytes` and `crc32c` of the file. In the archive
     `path` goes on with the row groups, `bytes` is their size, and `crc32c` that of what the file says of itself, the
-    checksums of its row groups among it: see `relay.row_groups`.
+    checksums of its row groups among it: see `sluice.relay.row_groups`.
     """
 
     path: str
@@ -72,8 +72,8 @@ def write_part(storage: Storage, path: str, batches: Iterable[pa.RecordBatch]) -
     minimum = int(first["commit_ts"][0].as_py())
     last = (-1, -1)
     with storage.new_file(path) as sink:
-        counting = Counted(sink)
-        gathering = _Gathering(counting)
+        counting = ChecksumWriter(sink)
+        gathering = _BufferedWriter(counting)
         with pa.ipc.new_file(pa.PythonFile(gathering, mode="w"), PART_SCHEMA, options=_OPTIONS) as writer:
             batch = first
             while batch is not None:
@@ -88,25 +88,25 @@ def write_part(storage: Storage, path: str, batches: Iterable[pa.RecordBatch]) -
     return Part(path, rows, transactions, counting.written, counting.crc32c, minimum, last[0])
 
 
-class _Gathering(WriteOnly):
+class _BufferedWriter(WriteOnlyFile):
     """What pyarrow writes a part to: of a few rows in thirty small pieces, which go on as one. Not by pyarrow's own
     buffer, which may write its rest when it is let go, after an error, to a file that is closed.
     """
 
-    def __init__(self, file: Counted) -> None:
+    def __init__(self, file: ChecksumWriter) -> None:
         self._file = file
         self._rest = bytearray()
         self._passed = 0
 
     def write(self, data: Any) -> int:
         size = len(data)
-        if size >= _GATHERED_BYTES:
+        if size >= _WRITE_BUFFER_BYTES:
             self.pass_on()
             self._passed += size
             self._file.write(data)
             return size
         self._rest += data
-        if len(self._rest) >= _GATHERED_BYTES:
+        if len(self._rest) >= _WRITE_BUFFER_BYTES:
             self.pass_on()
         return size
 

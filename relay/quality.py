@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from relay.storage import Storage
+from sluice.relay.storage import Storage
 
 __all__ = ["PASSED", "SEVERITIES", "STATES", "FailedExpectation", "QualityRun", "QualityRuns"]
 

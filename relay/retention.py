@@ -15,9 +15,9 @@ import time
 import zlib
 from typing import Any
 
-from relay.errors import RelayCorruptError
-from relay.format_version import parse_json
-from relay.log import RelayLog
+from sluice.relay.errors import RelayCorruptError
+from sluice.relay.format_version import parse_json
+from sluice.relay.log import RelayLog
 
 _UNITS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SPAN = re.compile(r"(\d+)([mhd])\Z")
@@ -45,7 +45,7 @@ def keep_ms(text: str) -> int:
     return span
 
 
-ARCHIVE = "archive"
+ARCHIVE_CONSUMER = "archive"
 """By this name the archive is among the consumers: what it has archived."""
 
 

@@ -30,10 +30,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from relay.counted import Counted
-from relay.errors import RelayCorruptError, RelayError
-from relay.part_schema import INSERT, PART_SCHEMA
-from relay.storage import SeekableFile, Storage
+from sluice.relay.checksum_writer import ChecksumWriter
+from sluice.relay.errors import RelayCorruptError, RelayError
+from sluice.relay.part_schema import INSERT, PART_SCHEMA
+from sluice.relay.storage import SeekableFile, Storage
 
 __all__ = [
     "Band",
@@ -50,8 +50,8 @@ _PATH = re.compile(r"(?P<file>[^#]+\.parquet)#(?P<bands>\d+(?:-\d+)?(?:[+,]\d+(?
 _MAGIC = b"PAR1"
 _TAIL_BYTES = 64 * 2**10
 _BATCH_ROWS = 65_536
-_LEVEL = 9
-_NEIGHBOURS = 2 * 2**20
+_COMPRESSION_LEVEL = 9
+_CLUSTER_BYTES = 2 * 2**20
 """So many bytes of rows with near keys lie together; zstd's level 9 looks back over twice as many."""
 _ID_BYTES = 2  # of a column with an id below 64
 _OWN_GROUP_BYTES = 2**20
@@ -156,12 +156,12 @@ class LogFileWriter:
     """Writes a log file band by band into a sink; the caller ends the sink behind `close`."""
 
     def __init__(self, sink: Any) -> None:
-        self._out = Counted(sink)
+        self._out = ChecksumWriter(sink)
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self._out, mode="w"),
             PART_SCHEMA,
             compression="zstd",
-            compression_level=_LEVEL,
+            compression_level=_COMPRESSION_LEVEL,
             use_dictionary=["table_id", "schema_version", "kind"],
             column_encoding=_ENCODING,
             write_statistics=False,
@@ -245,14 +245,14 @@ def _ordered(changes: pa.Table) -> tuple[pa.Table, np.ndarray, np.ndarray]:
     ids = changes["table_id"].to_numpy()
     row = changes["row"].chunk(0)
     sizes, _ = _row_buffers(row)
-    by_key = np.lexsort((_beginnings(row, changes["kind"].to_numpy()), ids))
+    by_key = np.lexsort((_sort_prefixes(row, changes["kind"].to_numpy()), ids))
     stretch = np.empty(len(ids), np.int64)
-    stretch[by_key] = np.cumsum(sizes[by_key]) // _NEIGHBOURS
+    stretch[by_key] = np.cumsum(sizes[by_key]) // _CLUSTER_BYTES
     order = np.lexsort((stretch, ids))
     return changes.take(pa.array(order)).combine_chunks(), ids[order], sizes[order]
 
 
-def _beginnings(column: pa.LargeBinaryArray, kinds: np.ndarray) -> np.ndarray:
+def _sort_prefixes(column: pa.LargeBinaryArray, kinds: np.ndarray) -> np.ndarray:
     """What each row begins with, as a number to sort by: the key, as a rule. An insert's begins with the handle, the
     others with a column's id, which is left out. Where it isn't so files are larger, and nothing else.
     """
@@ -295,7 +295,7 @@ class _LogFile:
         return pa.concat_tables(pieces)
 
     def _decoded(self, number: int, begin: int, data: bytes) -> pa.Table:
-        source = pa.PythonFile(_Piece(begin, data, self.size), mode="r")
+        source = pa.PythonFile(_FileSlice(begin, data, self.size), mode="r")
         try:
             read = pq.ParquetFile(source, metadata=self.metadata, pre_buffer=False).read_row_group(
                 number, use_threads=False
@@ -305,7 +305,7 @@ class _LogFile:
             raise RelayCorruptError(f"{self.where}: row group {number}: {error}", way_out=_WAY_OUT) from error
 
 
-class _Piece(SeekableFile):
+class _FileSlice(SeekableFile):
     """A file of which one stretch is known."""
 
     def __init__(self, begin: int, data: bytes, size: int) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from relay.format_version import FORMAT, NewerFormatError
-from relay.sealed import seal, unseal
-from relay.storage import Storage
+from sluice.relay.checksummed import decode_checksummed, encode_checksummed
+from sluice.relay.format_version import FORMAT, NewerFormatError
+from sluice.relay.storage import Storage
 
 __all__ = ["FOLDER", "SchemaSnapshots"]
 
@@ -25,7 +25,7 @@ log = logging.getLogger("sluice")
 
 FOLDER = "schema"
 _SUFFIX = ".json.zst"
-_KEPT = 2
+_MAX_SNAPSHOTS = 2
 
 
 class SchemaSnapshots:
@@ -46,7 +46,7 @@ class SchemaSnapshots:
                 continue
             try:
                 with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as packed:
-                    return unseal(packed.read(), FORMAT)
+                    return decode_checksummed(packed.read(), FORMAT)
             except (ValueError, OSError, NewerFormatError) as error:
                 log.warning("%s/%s is passed over: %s", self._storage.url, path, error)
         return None
@@ -55,9 +55,9 @@ class SchemaSnapshots:
         """Write one, durable on return, and remove those before the last. Raises OSError."""
         sink = pa.BufferOutputStream()
         with pa.CompressedOutputStream(sink, "zstd") as packed:
-            packed.write(seal({**document, "format": FORMAT}))
+            packed.write(encode_checksummed({**document, "format": FORMAT}))
         self._storage.replace(_path(version), sink.getvalue().to_pybytes())
-        for old in [each for each in self._versions() if each < version][: 1 - _KEPT]:
+        for old in [each for each in self._versions() if each < version][: 1 - _MAX_SNAPSHOTS]:
             self._storage.remove(_path(old))
 
     def _versions(self) -> list[int]:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from relay.errors import RelayError
+from sluice.relay.errors import RelayError
 
 _S3_OPTIONS = ("region", "endpoint_override", "scheme")
 _OBJECT_STORES = {"s3": "S3", "gs": "Google Cloud Storage", "az": "Azure", "abfs": "Azure", "abfss": "Azure"}
-CREDENTIALS = (
+CREDENTIALS_HINT = (
     "take credentials out of the URL; they come from the environment of every process that opens the relay log, Spark's"
     " workers among them (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY; GOOGLE_SERVICE_ACCOUNT; AZURE_STORAGE_ACCOUNT_NAME,"
     " AZURE_STORAGE_ACCOUNT_KEY), or from the machine's role"
@@ -22,7 +22,7 @@ CREDENTIALS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StorageLocation:
     """Where a relay log is: a local `directory`, or a `store` URL without options and the `options` it had."""
 
     directory: Path | None
@@ -30,14 +30,14 @@ class Place:
     options: tuple[tuple[str, str], ...] = ()
 
 
-def parse_url(url: str) -> Place:
+def parse_url(url: str) -> StorageLocation:
     """What a URL means; a plain absolute path is a local directory. Raises RelayError, which repeats no credentials."""
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise RelayError(f"relay URL: it is not a URL; {CREDENTIALS}") from None
+        raise RelayError(f"relay URL: it is not a URL; {CREDENTIALS_HINT}") from None
     if parts.scheme in ("", "file"):
-        return Place(_directory(url))
+        return StorageLocation(_directory(url))
     refuse_credentials(url)
     if parts.scheme not in _OBJECT_STORES:
         raise RelayError(
@@ -48,7 +48,7 @@ def parse_url(url: str) -> Place:
         raise RelayError(
             f"relay URL {url}: the bucket is missing, as in {parts.scheme}://bucket{parts.path or '/relay'}"
         )
-    return Place(None, f"{parts.scheme}://{parts.netloc}{parts.path}", tuple(parse_qsl(parts.query)))
+    return StorageLocation(None, f"{parts.scheme}://{parts.netloc}{parts.path}", tuple(parse_qsl(parts.query)))
 
 
 def local_folder(url: str) -> Path | None:
@@ -75,12 +75,12 @@ def refuse_credentials(url: str) -> None:
     port = parts.netloc.rpartition(":")[2].isdigit() and "@" not in parts.netloc and parts.scheme not in _OBJECT_STORES
     user = (":" in parts.netloc and not port) or ("@" in parts.netloc and not container)
     if user or (parts.scheme != "file" and ("@" in parts.path or parts.fragment)):
-        raise RelayError(f"relay URL {parts.scheme}://…: there is user information in it; {CREDENTIALS}")
+        raise RelayError(f"relay URL {parts.scheme}://…: there is user information in it; {CREDENTIALS_HINT}")
     known = _S3_OPTIONS if parts.scheme == "s3" else ()
     for key, _ in parse_qsl(parts.query, keep_blank_values=True) if parts.scheme != "file" else ():
         if key not in known:
             there = f"there are {', '.join(known)}" if known else "there are none"
-            raise RelayError(f"relay URL {parts.scheme}://…: unknown option {key}; {there}; {CREDENTIALS}")
+            raise RelayError(f"relay URL {parts.scheme}://…: unknown option {key}; {there}; {CREDENTIALS_HINT}")
 
 
 def _directory(url: str) -> Path:

@@ -1,6 +1,6 @@
 """The window record: what the manifest keeps of a landed window.
 
-A record is one JSON object with a checksum, see `relay.sealed`. Schemas and DDL effects are opaque here.
+A record is one JSON object with a checksum, see `sluice.relay.checksummed`. Schemas and DDL effects are opaque here.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from relay.known_members import KnownMembers
-from relay.part import Part
-from relay.sealed import seal, unseal
-from upstream import tso
+from sluice.relay.checksummed import decode_checksummed, encode_checksummed
+from sluice.relay.json_cache import JsonMemberCache
+from sluice.relay.part import Part
+from sluice.tidb import tso
 
 FORMAT = 1
-_tables = KnownMembers()
+_table_cache = JsonMemberCache()
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class WindowRecord:
     """A landed window `(lo, hi]` of commit timestamps (TSO)."""
 
     lo: int
@@ -64,7 +64,7 @@ class Window:
 
     def to_json(self) -> bytes:
         """The record as its file has it."""
-        return seal({"format": FORMAT, **self.to_dict()}, {"tables": _tables})
+        return encode_checksummed({"format": FORMAT, **self.to_dict()}, {"tables": _table_cache})
 
     def to_dict(self) -> dict[str, Any]:
         """The record's members, as JSON values."""
@@ -94,12 +94,12 @@ class Window:
         return record
 
     @classmethod
-    def from_json(cls, data: bytes) -> Window:
+    def from_json(cls, data: bytes) -> WindowRecord:
         """Parse a record. Strict: raises ValueError on a wrong checksum, format, field, type or order."""
-        return cls.from_dict(unseal(data, FORMAT, ("tables", _tables)))
+        return cls.from_dict(decode_checksummed(data, FORMAT, ("tables", _table_cache)))
 
     @classmethod
-    def from_dict(cls, raw: dict[str, Any]) -> Window:
+    def from_dict(cls, raw: dict[str, Any]) -> WindowRecord:
         """The inverse of `to_dict`, which takes the members over. Raises ValueError as `from_json`."""
         raw.setdefault("skipped", [])
         raw.setdefault("moved", [])

@@ -7,9 +7,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from relay.decisions import Decisions
-from relay.storage import Storage
-from relay.window import Window
+from sluice.relay.overrides import Overrides
+from sluice.relay.storage import Storage
+from sluice.relay.window import WindowRecord
 
 
 class WindowLog(Protocol):
@@ -22,40 +22,40 @@ class WindowLog(Protocol):
     def storage(self) -> Storage: ...
 
     @property
-    def decisions(self) -> Decisions:
+    def decisions(self) -> Overrides:
         """What operators decided about transactions and DDL in the windows."""
 
-    def first(self) -> Window | None:
+    def first(self) -> WindowRecord | None:
         """The oldest window, None if there is none."""
 
-    def last(self) -> Window | None:
+    def last(self) -> WindowRecord | None:
         """The newest window, None if there is none."""
 
-    def next(self, lo: int) -> Window | None:
+    def next(self, lo: int) -> WindowRecord | None:
         """The window that begins at lo. Raises RelayCorruptError."""
 
-    def find(self, ts: int) -> Window | None:
+    def find(self, ts: int) -> WindowRecord | None:
         """The first window with hi > ts. Its lo is greater than ts if what lies between isn't there: check it."""
 
-    def windows(self, from_ts: int, to_ts: int | None = None) -> Iterator[Window]:
+    def windows(self, from_ts: int, to_ts: int | None = None) -> Iterator[WindowRecord]:
         """Those that hold commits in (from_ts, to_ts], in order, from the first there is. Raises RelayGapError."""
 
-    def backwards(self, through_ts: int, after_ts: int = 0) -> Iterator[Window]:
+    def backwards(self, through_ts: int, after_ts: int = 0) -> Iterator[WindowRecord]:
         """Those that hold commits in (after_ts, through_ts], the newest first, as far back as there are any. Raises
         RelayGapError, RelayCorruptError.
         """
 
-    def read(self, windows: Iterable[Window]) -> pa.Table:
+    def read(self, windows: Iterable[WindowRecord]) -> pa.Table:
         """Their changes in PART_SCHEMA by (commit_ts, position). Raises RelayCorruptError."""
 
 
 def in_portions(
     log: WindowLog, after_ts: int, through_ts: int, *, windows: int, changes: int
-) -> Iterator[list[Window]]:
+) -> Iterator[list[WindowRecord]]:
     """The windows that hold commits in (after_ts, through_ts], in order, some at a time: at most so many `windows`, and
     more than so many row `changes` only in a single one. Raises as `WindowLog.windows`.
     """
-    portion: list[Window] = []
+    portion: list[WindowRecord] = []
     inside = 0
     for window in log.windows(after_ts, through_ts) if after_ts < through_ts else ():
         if portion and (len(portion) == windows or inside + window.changes > changes):

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from upstream import compile_kernels
+from sluice.tidb import build_native as compile_kernels
 
 
 def compiled_kernel(folder: str, into: Path) -> Any:
-    """The module of a kernel's folder, such as "upstream/kernel". Skips the test where there is no compiler."""
+    """The module of a kernel's folder, such as "tidb/kernel". Skips the test where there is no compiler."""
     target = into / compile_kernels.NAME
     reason = compile_kernels.build(compile_kernels.ROOT / folder / compile_kernels.SOURCE, target)
     if reason and (shutil.which("cc") is None or "no Python.h" in reason):

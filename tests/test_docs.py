@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
-from cli import group
+from sluice.cli import group
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = """

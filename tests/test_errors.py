@@ -7,17 +7,23 @@ import inspect
 import pkgutil
 
 import pytest
-from test_rooms import ROOMS, ROOT, modules
 
-import errors
-from errors import DefectError, MachineError, RequestError, Signal, SluiceError, ours
+import sluice.errors
+from sluice.errors import DefectError, MachineError, RequestError, Signal, SluiceError, ours
+from tests.test_import_layers import PACKAGES, ROOT, modules
 
-PRODUCT = sorted(set(ROOMS) - {"dags", "bench"})
+OUTSIDE = {"deploy", "monitoring"}
+"""What isn't part of the package `sluice`."""
+PRODUCT = sorted(set(PACKAGES) - {"dags", "bench"})
 
 
 def raised_by(room: str) -> set[type[BaseException]]:
     """The exception classes that the modules of a room define."""
-    names = [room, *(each.name for each in pkgutil.walk_packages([str(ROOT / room)], f"{room}."))]
+    room = f"sluice.{room}" if room not in OUTSIDE else room
+    names = [
+        room,
+        *(each.name for each in pkgutil.walk_packages([str(ROOT / room.removeprefix("sluice."))], f"{room}.")),
+    ]
     found = set()
     for name in names:
         if "_pb" in name or name.endswith("__main__"):
@@ -41,8 +47,12 @@ def test_every_error_of_a_room_says_whether_it_passes_and_what_the_way_out_is(ro
 @pytest.mark.parametrize("room", PRODUCT)
 def test_no_signal_is_offered_at_a_door(room):
     doors = [
-        room,
-        *(f"etl.{each.name}" for each in pkgutil.iter_modules([str(ROOT / "etl")]) if room == "etl" and each.ispkg),
+        room if room in OUTSIDE else f"sluice.{room}",
+        *(
+            f"sluice.etl.{each.name}"
+            for each in pkgutil.iter_modules([str(ROOT / "etl")])
+            if room == "etl" and each.ispkg
+        ),
     ]
     for door in map(importlib.import_module, doors):
         for name in getattr(door, "__all__", ()):
@@ -112,4 +122,11 @@ def test_nothing_is_decided_by_the_name_of_a_class_or_module():
 
 
 def test_the_room_lists_what_it_offers():
-    assert set(errors.__all__) == {"DefectError", "MachineError", "RequestError", "Signal", "SluiceError", "ours"}
+    assert set(sluice.errors.__all__) == {
+        "DefectError",
+        "MachineError",
+        "RequestError",
+        "Signal",
+        "SluiceError",
+        "ours",
+    }

@@ -17,14 +17,20 @@ def test_what_is_listed_is_there_and_shares_nothing() -> None:
 def test_each_thing_that_is_shared_has_files_that_need_it() -> None:
     assert {shared_by(file) for file in FILES} == {*SHARED, ""}
     assert shared_by("tests/cli/test_run.py") == "the stack"
-    assert shared_by("tests/etl/backfill/test_running.py") == "Spark"
+    assert shared_by("tests/etl/copy/backfill/test_running.py") == "Spark"
 
 
 def test_what_is_shared_comes_first_then_what_is_long_then_what_has_many_tests() -> None:
     short = [file for file in FILES if not shared_by(file) and file not in LONG][:2]
-    given = [short[0], *[short[1]] * 2, *reversed(LONG), "tests/etl/backfill/test_running.py", "tests/cli/test_run.py"]
+    given = [
+        short[0],
+        *[short[1]] * 2,
+        *reversed(LONG),
+        "tests/etl/copy/backfill/test_running.py",
+        "tests/cli/test_run.py",
+    ]
     assert list(in_order(given)) == [
-        "tests/cli/test_run.py", "tests/etl/backfill/test_running.py", *LONG, short[1], short[0],
+        "tests/cli/test_run.py", "tests/etl/copy/backfill/test_running.py", *LONG, short[1], short[0],
     ]  # fmt: skip
 
 

@@ -12,17 +12,17 @@ from typing import Any, cast
 
 import pytest
 
-from etl.downstream import DownstreamError, MySQLSession
-from etl.operate import status
-from etl.settings import Downstream, Relay, Settings, Spark, Upstream
-from etl.spark import session as spark_session
-from etl.spark.errors import SparkUnavailableError
-from relay import RelayLog
-from relay.storage import Sink, open_storage
+from sluice.etl.downstream import DownstreamError, MySQLSession
+from sluice.etl.operate import status
+from sluice.etl.settings import Downstream, Relay, Settings, Spark, Upstream
+from sluice.etl.spark import session as spark_session
+from sluice.etl.spark.errors import SparkUnavailableError
+from sluice.relay import RelayLog
+from sluice.relay.storage import ByteWriter, open_storage
+from sluice.tidb import EtcdClient, EtcdError, PDClient, PDError, PumpReader, PumpReadError, TiKVClient, TiKVError
+from sluice.tidb.pd import Peer, Region, Store
+from sluice.tidb.pumps import check_not_purged
 from tests.etl.mariadb_fixture import MariaDBServer
-from upstream import EtcdClient, EtcdError, PDClient, PDError, PumpReader, PumpReadError, TiKVClient, TiKVError
-from upstream.pd import Peer, Region, Store
-from upstream.pumps import check_not_purged
 
 PATIENCE_S = 100.0  # of a test; what the clients are told is far below
 
@@ -165,7 +165,7 @@ def test_downstream_may_take_longer_for_a_statement_than_for_the_handshake(maria
     session.close()
 
 
-def written(sink: Sink) -> None:
+def written(sink: ByteWriter) -> None:
     with sink:
         sink.write(b"something")
 
@@ -173,7 +173,7 @@ def written(sink: Sink) -> None:
 def test_relay_log_in_an_object_store(hole: BlackHole, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-    monkeypatch.setattr("relay.storage._object_store.TIMEOUT_S", 0.5)
+    monkeypatch.setattr("sluice.relay.storage._object_store.CALL_TIMEOUT_S", 0.5)
     url = f"s3://bucket/relay?region=r&endpoint_override=127.0.0.1:{hole.port}&scheme=http"
     storage = open_storage(url)
     calls: list[Callable[[], Any]] = [

@@ -1,6 +1,6 @@
 """What this machine can do by itself, by bare programs: a minute, so that it can be told beside any benchmark.
 
-    python -m bench.limits [disk] [wire] [database] [processor]
+    python -m sluice.bench.limits [disk] [wire] [database] [processor]
 
 Machines differ by a factor of three from day to day, and a benchmark's figures with them; their shares of what the
 machine does by itself in the same minutes differ far less. All parts take their figures in turns, five rounds of half a
@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench.limits.database import database
-from bench.limits.disk import disk
-from bench.limits.probe import Figures, Probe
-from bench.limits.processor import processor
-from bench.limits.wire import wire
-from bench.results import document, keep, shown
-from embedded.repository import default_home
-from embedded.state import StackError
+from sluice.bench.limits.database import database
+from sluice.bench.limits.disk import disk
+from sluice.bench.limits.probe import Figures, Probe
+from sluice.bench.limits.processor import processor
+from sluice.bench.limits.wire import wire
+from sluice.bench.results import document, keep, shown
+from sluice.devstack.repository import default_home
+from sluice.devstack.state import StackError
 
 _PARTS: dict[str, Probe] = {"disk": disk, "wire": wire, "database": database, "processor": processor}
 _ROUNDS = 5
@@ -49,7 +49,7 @@ def measure(home: Path, parts: Sequence[str], seconds: float) -> dict[str, Figur
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; exit code 1 if something that it needs can't be started."""
-    parser = argparse.ArgumentParser(prog="python -m bench.limits", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m sluice.bench.limits", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(_PARTS)} [all]")
     parser.add_argument("--home", type=Path, help="the state folder [as `sluice` has it]")
     parser.add_argument("--seconds", type=float, default=0.5, help="what a figure takes in each round [0.5]")

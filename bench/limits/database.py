@@ -17,8 +17,8 @@ import numpy as np
 import psutil
 import pymysql
 
-from bench.limits.probe import Figures, Round
-from embedded import LOOPBACK, Stack
+from sluice.bench.limits.probe import Figures, Round
+from sluice.devstack import LOOPBACK, Stack
 
 _FILE_ROWS = 25_000
 _FILES_A_SECOND = 8

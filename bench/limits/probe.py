@@ -1,4 +1,4 @@
-"""What the parts of `bench.limits` have in common."""
+"""What the parts of `sluice.bench.limits` have in common."""
 
 from __future__ import annotations
 

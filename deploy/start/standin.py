@@ -17,7 +17,7 @@ def command(host: str, environment: Mapping[str, str]) -> list[str]:
     """What to start. Raises KeyError without ETCD_URL."""
     recording = environment.get("STANDIN_RECORDING")
     return [
-        sys.executable, "-m", "embedded.cluster",
+        sys.executable, "-m", "sluice.devstack.tidb",
         "--etcd", environment["ETCD_URL"],
         "--listen", f"{host}:2379",
         "--control", f"{host}:2380",

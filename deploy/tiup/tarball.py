@@ -27,14 +27,14 @@ from pathlib import Path
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 PACKAGES = REPOSITORY / "deploy" / "pump-packages.txt"
-OWN = ("errors", "pump_service", "upstream")
-"""The packages of Sluice that a pump is made of."""
+OWN = ("__init__.py", "errors.py", "pump_service", "tidb")
+"""What of the package `sluice` a pump is made of."""
 _AT_THE_TOP = ("pump", "run_pump.sh", "pump.toml.example")
 _NOT_NEEDED = re.compile(r"(^|/)(__pycache__|tests?|include|src|\.\.)(/|$)|\.(pyx|pxd|pxi|h|hpp|c|cc|cpp|pyi)$|^bin/")
 _MAIN = """\
 import sys
 
-from pump_service import main
+from sluice.pump_service import main
 
 sys.exit(main())
 """
@@ -56,8 +56,14 @@ def bundle(target: Path) -> None:
         shutil.copy(HERE / name, target / name)
     for name in _closure():
         _copy_distribution(name, packages)
+    own = packages / "sluice"
+    own.mkdir()
     for name in OWN:
-        shutil.copytree(REPOSITORY / name, packages / name, ignore=shutil.ignore_patterns("__pycache__", "*.proto"))
+        source = REPOSITORY / "sluice" / name
+        if source.is_file():
+            shutil.copy(source, own / name)
+        else:
+            shutil.copytree(source, own / name, ignore=shutil.ignore_patterns("__pycache__", "*.proto"))
     _copy_distribution("sluice", packages)
     (packages / "__main__.py").write_text(_MAIN, encoding="utf-8")
     (packages / "python-version").write_text(f"{_python()}\n", encoding="utf-8")

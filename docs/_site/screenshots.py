@@ -20,12 +20,12 @@ from playwright.sync_api import Browser, Page, sync_playwright
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from embedded.control import AirflowClient, ClusterControl  # noqa: E402
-from embedded.launch import password_file  # noqa: E402
-from embedded.launch.airflow import USER, airflow_url  # noqa: E402
-from embedded.run import fresh_stack, wait_pipeline  # noqa: E402
-from embedded.stack import Stack  # noqa: E402
-from embedded.state import StackError  # noqa: E402
+from sluice.devstack.control import AirflowClient, ClusterControl  # noqa: E402
+from sluice.devstack.launch import password_file  # noqa: E402
+from sluice.devstack.launch.airflow import USER, airflow_url  # noqa: E402
+from sluice.devstack.run import fresh_stack, wait_pipeline  # noqa: E402
+from sluice.devstack.stack import Stack  # noqa: E402
+from sluice.devstack.state import StackError  # noqa: E402
 
 PICTURES = ROOT / "docs" / "pages"
 SHOWN = (

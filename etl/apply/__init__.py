@@ -1,18 +1,43 @@
-"""From the relay log to the downstream."""
+"""From the relay log to the downstream.
 
-from etl.apply._ahead import Prepare
-from etl.apply._prepare_job import SparkPreparer
-from etl.apply.past import PastRange, PastRangeError, apply_past
-from etl.apply.run import ApplySummary, BatchReport, prepare_options, run_apply
+Names load on first use: Spark's workers import modules of this package, and need no client.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sluice.etl.lazy_exports import lazy_getattr
+
+if TYPE_CHECKING:
+    from sluice.etl.apply._prefetch import Prepare
+    from sluice.etl.apply._prepare_job import SparkPreparer
+    from sluice.etl.apply.replay_range import OutsideReplayRange, ReplayRange, apply_range
+    from sluice.etl.apply.run import ApplySummary, BatchReport, prepare_options, run_apply
 
 __all__ = [
     "ApplySummary",
     "BatchReport",
-    "PastRange",
-    "PastRangeError",
+    "OutsideReplayRange",
     "Prepare",
+    "ReplayRange",
     "SparkPreparer",
-    "apply_past",
+    "apply_range",
     "prepare_options",
     "run_apply",
 ]
+
+__getattr__ = lazy_getattr(
+    __name__,
+    {
+        "ApplySummary": "sluice.etl.apply.run",
+        "BatchReport": "sluice.etl.apply.run",
+        "ReplayRange": "sluice.etl.apply.replay_range",
+        "OutsideReplayRange": "sluice.etl.apply.replay_range",
+        "Prepare": "sluice.etl.apply._prefetch",
+        "SparkPreparer": "sluice.etl.apply._prepare_job",
+        "apply_range": "sluice.etl.apply.replay_range",
+        "prepare_options": "sluice.etl.apply.run",
+        "run_apply": "sluice.etl.apply.run",
+    },
+)

@@ -9,28 +9,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from errors import Signal
-from etl.apply._applied_log import AppliedLog
-from etl.steps import ChangeError, Step
-from relay import Decision, Window
+from sluice.errors import Signal
+from sluice.etl.apply._log_protocol import ApplyLog
+from sluice.etl.changes.steps import ChangeError, Step
+from sluice.relay import Override, WindowRecord
 
-END = object()
+END_OF_BATCH = object()
 """Comes behind the last steps of a batch."""
 
 
-class StoppedError(Signal):
+class WaitStopped(Signal):
     """What was being waited for is wanted no longer."""
 
 
-class DecidedAnewError(Signal):
+class OverridesChanged(Signal):
     """Operators decided about a commit of a batch after it was prepared: it has to be prepared again."""
 
 
-class HeldError(Signal):
+class PausedByOperator(Signal):
     """Operators want applying to wait, or to end before what was to come next."""
 
 
-class Queue:
+class ByteBoundedQueue:
     """Items between two threads, at most about `limit` bytes of them; a single larger one passes alone."""
 
     def __init__(self, limit: int) -> None:
@@ -46,7 +46,7 @@ class Queue:
             while self._used and self._used + size > self._limit and not self._closed:
                 self._room.wait()
             if self._closed:
-                raise StoppedError
+                raise WaitStopped
             self._used += size
         self._items.put((item, size))
 
@@ -65,20 +65,20 @@ class Queue:
 
 
 @dataclass(slots=True)
-class Batch:
+class WindowBatch:
     """Windows that are applied together. `waited_s` and `prepare_s` are known once `steps` is through."""
 
-    windows: tuple[Window, ...]
+    windows: tuple[WindowRecord, ...]
     after_ts: int
     hi: int
     waited_s: float = 0.0
     prepare_s: float = 0.0
-    decisions: tuple[Decision, ...] = ()
+    decisions: tuple[Override, ...] = ()
     """Of operators, about commits inside; known once `steps` is through."""
     mended: frozenset[int] = frozenset()
-    """Ids of tables of which rows may be missing, see `relay.appointments`."""
-    _queue: Queue | None = field(default=None, repr=False)
-    _relay: AppliedLog | None = field(default=None, repr=False)
+    """Ids of tables of which rows may be missing, see `sluice.relay.aligned_chunks`."""
+    _queue: ByteBoundedQueue | None = field(default=None, repr=False)
+    _relay: ApplyLog | None = field(default=None, repr=False)
 
     def steps(self, stop: threading.Event) -> Iterator[Step]:
         """The prepared steps as they come. Raises what preparing them raised, StoppedError when `stop` is set while
@@ -96,12 +96,12 @@ class Batch:
             )
 
     def confirm(self, step: Step, *, begun: bool = False) -> None:
-        """See `etl.sinks.sink.Confirm`. Raises DecidedAnewError and HeldError."""
+        """See `sluice.etl.downstream.sinks.sink.BeforeCommit`. Raises DecidedAnewError and HeldError."""
         assert self._relay is not None
-        if decided_about(self._relay, self) != self.decisions:
-            raise DecidedAnewError
+        if overrides_for(self._relay, self) != self.decisions:
+            raise OverridesChanged
         if not begun:
-            check_not_held(self._relay, step.commit_ts)
+            check_not_paused(self._relay, step.commit_ts)
 
     def _lists(self, stop: threading.Event) -> Iterator[list[Step]]:
         assert self._queue is not None
@@ -111,24 +111,24 @@ class Batch:
                 item = self._queue.get(0.1)
             except queue.Empty:
                 if stop.is_set():
-                    raise StoppedError from None
+                    raise WaitStopped from None
                 continue
             finally:
                 self.waited_s += time.perf_counter() - started
-            if item is END:
+            if item is END_OF_BATCH:
                 return
             if isinstance(item, BaseException):
                 raise item
             yield item
 
 
-def check_not_held(relay: AppliedLog, commit_ts: int) -> None:
+def check_not_paused(relay: ApplyLog, commit_ts: int) -> None:
     """Raises HeldError while operators don't let applying come to a commit timestamp."""
     control = relay.control()
     if control.apply_paused or (control.apply_until_ts is not None and control.apply_until_ts < commit_ts):
-        raise HeldError(f"applying waits before commit_ts {commit_ts}, as operators want it")
+        raise PausedByOperator(f"applying waits before commit_ts {commit_ts}, as operators want it")
 
 
-def decided_about(relay: AppliedLog, batch: Batch) -> tuple[Decision, ...]:
+def overrides_for(relay: ApplyLog, batch: WindowBatch) -> tuple[Override, ...]:
     """What operators have decided by now about commits of a batch."""
     return tuple(relay.decisions.list(batch.after_ts, batch.hi))

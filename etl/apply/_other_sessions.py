@@ -10,30 +10,30 @@ import logging
 import threading
 from collections.abc import Callable
 
-from errors import SluiceError
-from etl.downstream import MySQLSession
-from etl.ownership import OtherSession, sessions_writing
-from etl.rules import RouteError, Routes
-from etl.settings import Downstream
-from relay.measures import Measures
-from upstream.folded import folded
-from upstream.table_name import TableName, names_table
+from sluice.errors import SluiceError
+from sluice.etl.changes.rules import RouteError, Routes
+from sluice.etl.downstream import MySQLSession
+from sluice.etl.downstream.ownership import OtherSession, sessions_writing
+from sluice.etl.settings import Downstream
+from sluice.relay.measures import CounterStore
+from sluice.tidb.folded import folded
+from sluice.tidb.table_name import TableName, names_table
 
-__all__ = ["OtherSessions"]
+__all__ = ["OtherSessionWatcher"]
 
 log = logging.getLogger("sluice.apply")
 
-_EVERY_S = 10.0
+_CHECK_INTERVAL_S = 10.0
 """One statement each time: 0.3 ms of the server's, and a writer that lasts is met within some looks."""
-_ENDS_S = 3.0
-_MOST_KNOWN = 10_000
+_CLOSE_TIMEOUT_S = 3.0
+_MAX_KNOWN_SESSIONS = 10_000
 
 
-class OtherSessions:
+class OtherSessionWatcher:
     """Looks from a thread of its own, in a session of its own, until closed. Trouble never stops applying."""
 
     def __init__(
-        self, downstream: Downstream, routes: Routes, measures: Measures, on_found: Callable[[], None]
+        self, downstream: Downstream, routes: Routes, measures: CounterStore, on_found: Callable[[], None]
     ) -> None:
         """`measures`: tell which tables were applied to. `on_found` is called once for each session that is found."""
         self._session = MySQLSession(downstream)
@@ -41,18 +41,18 @@ class OtherSessions:
         self._measures = measures
         self._on_found = on_found
         self._known: set[tuple[int, str]] = set()
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="other-sessions", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """End looking."""
-        self._over.set()
+        self._stopped.set()
         self._session.close()
-        self._thread.join(_ENDS_S)
+        self._thread.join(_CLOSE_TIMEOUT_S)
 
     def _run(self) -> None:
-        while not self._over.wait(_EVERY_S):
+        while not self._stopped.wait(_CHECK_INTERVAL_S):
             try:
                 self._look()
             except (SluiceError, OSError) as error:  # applying says what is wrong with the downstream
@@ -64,13 +64,13 @@ class OtherSessions:
         if not self._session.is_connected:
             self._session.connect()
         for other in sessions_writing(self._session, self._is_replicated):
-            self._say(other)
+            self._warn(other)
         self._session.commit()
 
-    def _say(self, other: OtherSession) -> None:
+    def _warn(self, other: OtherSession) -> None:
         if (other.number, other.user) in self._known:
             return
-        if len(self._known) >= _MOST_KNOWN:
+        if len(self._known) >= _MAX_KNOWN_SESSIONS:
             self._known.clear()
         self._known.add((other.number, other.user))
         self._on_found()

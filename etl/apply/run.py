@@ -14,41 +14,54 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
-from errors import ours
-from etl.apply import _decided
-from etl.apply._ahead import Ahead, Prepare
-from etl.apply._appointments import AppointmentKeeper
-from etl.apply._batch import Batch, DecidedAnewError, HeldError, StoppedError, check_not_held
-from etl.apply._batch_size import BatchSize
-from etl.apply._counting import Counting
-from etl.apply._other_sessions import OtherSessions
-from etl.apply._poison import name_poison
-from etl.apply._prepare_job import SparkPreparer
-from etl.apply._refusal import check_refusal
-from etl.apply._relay_upkeep import RelayUpkeep
-from etl.apply._report import ApplySummary, BatchReport, Progress, report_of
-from etl.apply._takeover import look_ahead
-from etl.downstream import Checkpoint
-from etl.ownership import NotSoleWriterError, Pipeline, SoleWriter, await_copy
-from etl.prepare import PrepareOptions
-from etl.settings import Downstream, Settings
-from etl.sinks import ApplyError, Remembers, Sink, TakesOver, open_sink, read_checkpoint, sink_shape
-from etl.spark.place import Place
-from etl.steps import Step
-from etl.waiting import Waiting
-from relay import Appointment, RelayLog, Window
-from relay.measures import Measures
+from sluice.errors import ours
+from sluice.etl.apply import _override_usage as _decided
+from sluice.etl.apply._adaptive_limits import AdaptiveLimits
+from sluice.etl.apply._aligned_chunks import AlignedChunkApplier
+from sluice.etl.apply._batch import OverridesChanged, PausedByOperator, WaitStopped, WindowBatch, check_not_paused
+from sluice.etl.apply._bisect import find_failing_transaction
+from sluice.etl.apply._blocked import check_blocked
+from sluice.etl.apply._consumer_position import ConsumerPosition
+from sluice.etl.apply._counters import ApplyCounters
+from sluice.etl.apply._drainer_takeover import advance_past_executed_ddl
+from sluice.etl.apply._metrics import ApplyProgressLog, ApplySummary, BatchReport, report_of
+from sluice.etl.apply._other_sessions import OtherSessionWatcher
+from sluice.etl.apply._prefetch import BatchPrefetcher, Prepare
+from sluice.etl.apply._prepare_job import SparkPreparer
+from sluice.etl.changes.planning import PrepareOptions
+from sluice.etl.changes.steps import Step
+from sluice.etl.downstream import Checkpoint
+from sluice.etl.downstream.ownership import (
+    OtherWriterError,
+    PipelineIdentity,
+    WriterExclusivity,
+    require_bootstrap_done,
+)
+from sluice.etl.downstream.sinks import (
+    ApplyError,
+    DrainerTakeover,
+    RemembersBlocked,
+    Sink,
+    open_sink,
+    read_checkpoint,
+    write_plan_of_sink,
+)
+from sluice.etl.retry import RetryBackoff
+from sluice.etl.settings import Downstream, Settings
+from sluice.etl.spark.session_target import SessionTarget
+from sluice.relay import AlignedChunk, RelayLog, WindowRecord
+from sluice.relay.measures import CounterStore
 
-__all__ = ["ApplyError", "ApplySummary", "BatchReport", "NotSoleWriterError", "Prepare", "run_apply"]
+__all__ = ["ApplyError", "ApplySummary", "BatchReport", "OtherWriterError", "Prepare", "run_apply"]
 
 log = logging.getLogger("sluice.apply")
 
-_POLL_S = 0.02
-_FAR_POLL_S = 0.25  # in an object store, where each look is charged for
+_POLL_INTERVAL_S = 0.02
+_REMOTE_POLL_INTERVAL_S = 0.25  # in an object store, where each look is charged for
 
 
 @runtime_checkable
-class HoldsConnection(Protocol):
+class ConnectedPreparer(Protocol):
     """A preparer that holds a connection."""
 
     def close(self) -> None:
@@ -74,27 +87,27 @@ def run_apply(  # noqa: PLR0913 one optional wish each, by name
     Raises ApplyError, DdlError, CheckpointMovedError, NotSoleWriterError, CheckpointError, DownstreamError (refused for
     good), relay errors, and what `prepare` raises.
     """
-    limits = _Limits(run_seconds, stop or threading.Event(), until_ts)
+    limits = _RunLimits(run_seconds, stop or threading.Event(), until_ts)
     if prepare is None:
         options, role = prepare_options(settings), settings.spark_role("apply")
-        prepare = SparkPreparer(Place(settings.spark, role, settings.relay.url), options)
+        prepare = SparkPreparer(SessionTarget(settings.spark, role, settings.relay.url), options)
         prepare.warm_up()
     try:
-        first = _wait_for_first(settings.open_relay(), limits)
+        first = _wait_for_first_window(settings.open_relay(), limits)
         summary = summary or ApplySummary()
         if first is None:
             return summary
-        with contextlib.closing(_Loop(settings, first, prepare, limits, on_batch, summary, writing)) as loop:
+        with contextlib.closing(_ApplyLoop(settings, first, prepare, limits, on_batch, summary, writing)) as loop:
             return loop.run()
     finally:
-        if isinstance(prepare, HoldsConnection):
+        if isinstance(prepare, ConnectedPreparer):
             prepare.close()
 
 
 def prepare_options(settings: Settings) -> PrepareOptions:
     """How the settings want windows prepared."""
     return PrepareOptions(
-        sink_shape(settings.target, settings.apply.mode),
+        write_plan_of_sink(settings.target, settings.apply.mode),
         settings.apply.worker_count,
         settings.time_zone,
         settings.filters,
@@ -103,7 +116,7 @@ def prepare_options(settings: Settings) -> PrepareOptions:
     )
 
 
-class _Limits:
+class _RunLimits:
     """How long a run goes on."""
 
     def __init__(self, run_seconds: float | None, stop: threading.Event, until_ts: int | None) -> None:
@@ -117,91 +130,95 @@ class _Limits:
         return self.stop.is_set() or reached or (self._end is not None and time.monotonic() >= self._end)
 
 
-class _Loop:
+class _ApplyLoop:
     """Applies from where the downstream is, and again after whatever passes."""
 
     def __init__(  # noqa: PLR0913 what `run_apply` was given
         self,
         settings: Settings,
-        first: Window,
+        first: WindowRecord,
         prepare: Prepare,
-        limits: _Limits,
+        limits: _RunLimits,
         on_batch: Callable[[BatchReport], None] | None,
         summary: ApplySummary,
         writing: AbstractContextManager[object],
     ) -> None:
         self._writing = writing
         self._settings = settings
-        self._first = first
+        self._first_window = first
         self._prepare = prepare
         self._limits = limits
         self._on_batch = on_batch
         self._relay = settings.open_relay()
-        self._pipeline = pipeline = Pipeline.of(settings)
-        self._sole = SoleWriter(pipeline, settings.upstream, self._relay)
-        self._upkeep = RelayUpkeep(self._relay, pipeline.downstream)
+        self._pipeline = pipeline = PipelineIdentity.from_settings(settings)
+        self._ownership = WriterExclusivity(pipeline, settings.upstream, self._relay)
+        self._consumer_position = ConsumerPosition(self._relay, pipeline.downstream)
         self._sink = open_sink(settings, first.cluster_id)
-        if isinstance(self._sink, TakesOver):
-            self._sink.guard(self._sole)
-        self._appointments = AppointmentKeeper(self._relay, settings.rules, settings.apply.appointment_wait_ms)
-        self._counting = Counting(self._relay, pipeline.downstream)
-        self._others = (
-            OtherSessions(target, settings.routes, Measures(self._relay, pipeline.downstream), self._counting.met)
+        if isinstance(self._sink, DrainerTakeover):
+            self._sink.set_guard(self._ownership)
+        self._aligned_chunks = AlignedChunkApplier(self._relay, settings.rules, settings.apply.appointment_wait_ms)
+        self._counters = ApplyCounters(self._relay, pipeline.downstream)
+        self._other_sessions = (
+            OtherSessionWatcher(
+                target, settings.routes, CounterStore(self._relay, pipeline.downstream), self._counters.met
+            )
             if isinstance(target := settings.target, Downstream)
             else None
         )
-        self._size = BatchSize(settings.apply)
+        self._size = AdaptiveLimits(settings.apply)
         self._summary = summary
-        self._waiting = Waiting(log, "applying")
-        self._progress = Progress()
-        self._ahead: Ahead | None = None
-        self._batch: Batch | None = None
+        self._waiting = RetryBackoff(log, "applying")
+        self._progress = ApplyProgressLog()
+        self._prefetcher: BatchPrefetcher | None = None
+        self._batch: WindowBatch | None = None
         """What is being written, or was last, since the checkpoint was read."""
 
     def run(self) -> ApplySummary:
         while not self._is_over():
             try:
                 self._apply()
-            except StoppedError:
+            except WaitStopped:
                 break
-            except HeldError as error:
+            except PausedByOperator as error:
                 log.info("%s", error)
-            except DecidedAnewError:
+            except OverridesChanged:
                 log.info("operators decided about what is being applied: preparing it again from the checkpoint on")
             except Exception as error:
                 told = ours(error)
-                self._counting.failed(error)
+                self._counters.failed(error)
                 if not told.transient:
-                    self._give_up(error)
+                    self._on_permanent_error(error)
                     raise
                 self._summary.retries += 1
                 self._limits.stop.wait(self._waiting.after(told, f"at checkpoint {self._summary.checkpoint}"))
             finally:
-                if self._ahead is not None:
-                    self._ahead.stop()
+                if self._prefetcher is not None:
+                    self._prefetcher.stop()
         return self._summary
 
     def close(self) -> None:
         self._progress.say(last=True)
-        if self._others is not None:
-            self._others.close()
-        self._counting.close()
-        self._upkeep.close()
-        self._sole.close()
+        if self._other_sessions is not None:
+            self._other_sessions.close()
+        self._counters.close()
+        self._consumer_position.close()
+        self._ownership.close()
         self._sink.close()
 
     def _apply(self) -> None:
         """From the checkpoint on, until the run is over."""
-        self._ahead = self._batch = None
-        target, cluster_id = self._settings.target, self._first.cluster_id
-        await_copy(self._relay, self._pipeline.downstream, lambda: read_checkpoint(target, cluster_id) is not None)
-        self._sole.check()
+        self._prefetcher = self._batch = None
+        target, cluster_id = self._settings.target, self._first_window.cluster_id
+        require_bootstrap_done(
+            self._relay, self._pipeline.downstream, lambda: read_checkpoint(target, cluster_id) is not None
+        )
+        self._ownership.check()
         checkpoint = self._recover()
-        self._summary.warn(_decided.settle(self._relay, checkpoint.commit_ts))
-        self._ahead = Ahead(self._relay, self._prepare, self._size, checkpoint, self._limits.until_ts)
-        for item in self._ahead.items(self._is_over_for_sole_writer):
-            if isinstance(item, Appointment):
-                self._keep(item, self._ahead)
+        self._summary.warn(_decided.settle_overrides(self._relay, checkpoint.commit_ts))
+        self._prefetcher = BatchPrefetcher(self._relay, self._prepare, self._size, checkpoint, self._limits.until_ts)
+        for item in self._prefetcher.items(self._is_over_for_owner):
+            if isinstance(item, AlignedChunk):
+                self._apply_chunk(item, self._prefetcher)
                 continue
             self._batch = item
             with self._writing:
@@ -211,91 +228,97 @@ class _Loop:
         """Where to go on from. Without a checkpoint that is where the relay log begins."""
         sink = self._sink
         checkpoint = sink.recover()
-        if checkpoint is not None and checkpoint.needs_safe_mode and isinstance(sink, TakesOver):
-            checkpoint = look_ahead(sink, checkpoint, self._relay, self._wait, self._settings.rules)
-        start = checkpoint or Checkpoint(self._first.lo)
+        if checkpoint is not None and checkpoint.needs_safe_mode and isinstance(sink, DrainerTakeover):
+            checkpoint = advance_past_executed_ddl(sink, checkpoint, self._relay, self._wait, self._settings.rules)
+        start = checkpoint or Checkpoint(self._first_window.lo)
         self._summary.checkpoint = start.commit_ts
-        self._counting.at(start.commit_ts)
-        _say_where(checkpoint, self._first, sink)
-        self._sole.at(start.commit_ts, wrote=checkpoint is not None and checkpoint.owner == self._sole.pipeline)
-        check_refusal(checkpoint, self._relay)
+        self._counters.at(start.commit_ts)
+        _log_start_position(checkpoint, self._first_window, sink)
+        self._ownership.at(
+            start.commit_ts, wrote=checkpoint is not None and checkpoint.owner == self._ownership.pipeline
+        )
+        check_blocked(checkpoint, self._relay)
         if start.flight is not None:
-            self._appointments.void_inside(start.commit_ts, start.flight.until)
+            self._aligned_chunks.cancel_within(start.commit_ts, start.flight.until)
         return start
 
-    def _write(self, batch: Batch) -> None:
+    def _write(self, batch: WindowBatch) -> None:
 
         def confirm(step: Step, *, begun: bool = False) -> None:
             batch.confirm(step, begun=begun)
-            _decided.begin(self._relay, batch, step)
+            _decided.record_begun(self._relay, batch, step)
 
         waited_s, began = batch.waited_s, time.perf_counter()
-        written = self._sink.run(self._counting.through(self._guarded(batch.steps(self._limits.stop))), confirm)
+        written = self._sink.run(
+            self._counters.through(self._with_ownership_check(batch.steps(self._limits.stop))), confirm
+        )
         busy_s = time.perf_counter() - began - (batch.waited_s - waited_s)
         self._size.wrote(batch.windows, busy_s, written.round_trip_s)
         report = report_of(batch, written)
-        self._counting.wrote(report)
+        self._counters.wrote(report)
         self._summary.add(report, written.warnings)
         self._progress.add(report)
         if self._on_batch is not None:
             self._on_batch(report)
-        self._sole.at(batch.hi, wrote=True)
-        self._upkeep.at(batch.hi)
-        self._summary.warn(_decided.settle(self._relay, batch.hi))
+        self._ownership.at(batch.hi, wrote=True)
+        self._consumer_position.at(batch.hi)
+        self._summary.warn(_decided.settle_overrides(self._relay, batch.hi))
         self._waiting.over()
 
-    def _keep(self, appointment: Appointment, ahead: Ahead) -> None:
+    def _apply_chunk(self, appointment: AlignedChunk, ahead: BatchPrefetcher) -> None:
         """Rows of a job's, where the checkpoint is."""
 
         def go_on() -> bool:
-            self._sole.check()
+            self._ownership.check()
             return self._wait()
 
         def confirm(step: Step, *, begun: bool = False) -> None:
-            self._sole.check()
-            check_not_held(self._relay, step.commit_ts)
+            self._ownership.check()
+            check_not_paused(self._relay, step.commit_ts)
 
-        self._appointments.keep(appointment, self._sink, lambda: ahead.changes_since, go_on, confirm)
+        self._aligned_chunks.keep(appointment, self._sink, lambda: ahead.changes_since, go_on, confirm)
         self._waiting.over()
 
-    def _give_up(self, error: Exception) -> None:
+    def _on_permanent_error(self, error: Exception) -> None:
         """Before a terminal error goes up: have it refused again if a part may be downstream, and find out which
         transaction is at fault, for an ApplyError that names it."""
         sink, batch = self._sink, self._batch
-        if isinstance(error, ApplyError) and error.found and batch is not None and isinstance(sink, Remembers):
-            sink.remember(str(error), [decision.commit_ts for decision in batch.decisions])
+        if isinstance(error, ApplyError) and error.found and batch is not None and isinstance(sink, RemembersBlocked):
+            sink.remember_blocked(str(error), [decision.commit_ts for decision in batch.decisions])
         sink.close()
         if batch is not None:
-            name_poison(error, batch, self._relay, prepare_options(self._settings), self._settings.downstream)
+            find_failing_transaction(
+                error, batch, self._relay, prepare_options(self._settings), self._settings.downstream
+            )
 
-    def _guarded(self, steps: Iterable[Step]) -> Iterator[Step]:
+    def _with_ownership_check(self, steps: Iterable[Step]) -> Iterator[Step]:
         """The steps, for as long as nobody else writes."""
         for step in steps:
-            self._sole.check()
+            self._ownership.check()
             yield step
 
     def _is_over(self) -> bool:
         return self._limits.is_over(self._summary.checkpoint)
 
-    def _is_over_for_sole_writer(self) -> bool:
-        self._sole.check()  # also while there is nothing to write
+    def _is_over_for_owner(self) -> bool:
+        self._ownership.check()  # also while there is nothing to write
         self._progress.say()
         return self._is_over()
 
     def _wait(self) -> bool:
-        return not self._limits.stop.wait(_POLL_S) and not self._is_over()
+        return not self._limits.stop.wait(_POLL_INTERVAL_S) and not self._is_over()
 
 
-def _wait_for_first(relay: RelayLog, limits: _Limits) -> Window | None:
+def _wait_for_first_window(relay: RelayLog, limits: _RunLimits) -> WindowRecord | None:
     while not limits.is_over():
         window = relay.first()
         if window is not None:
             return window
-        limits.stop.wait(_FAR_POLL_S if relay.storage.is_remote else _POLL_S)
+        limits.stop.wait(_REMOTE_POLL_INTERVAL_S if relay.storage.is_remote else _POLL_INTERVAL_S)
     return None
 
 
-def _say_where(checkpoint: Checkpoint | None, first: Window, sink: Sink) -> None:
+def _log_start_position(checkpoint: Checkpoint | None, first: WindowRecord, sink: Sink) -> None:
     if checkpoint is None:
         log.info("no checkpoint on %s: beginning at %s, where the relay log begins", sink.address, first.lo)
     else:

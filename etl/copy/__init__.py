@@ -7,44 +7,44 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from etl.copy.dumpling import CsvFormat, DumplingOptions
-from etl.copy.errors import CopyError, DumpError
-from etl.first_use import on_first_use
+from sluice.etl.copy.dumpling import CsvFormat, DumplingOptions
+from sluice.etl.copy.errors import CopyError, DumpError
+from sluice.etl.lazy_exports import lazy_getattr
 
 if TYPE_CHECKING:
-    from etl.copy.bootstrap_run import BootstrapSummary, Progress
-    from etl.copy.form import wish_of
-    from etl.copy.plan import CopyPlan
-    from etl.copy.run import cancel_bootstrap, plan_bootstrap, resume_bootstrap, run_bootstrap
-    from etl.copy.wish import BootstrapWish
+    from sluice.etl.copy.bootstrap_run import BootstrapSummary, CopyProgressCounts
+    from sluice.etl.copy.form import request_from_form
+    from sluice.etl.copy.plan import CopyPlan
+    from sluice.etl.copy.request import BootstrapRequest
+    from sluice.etl.copy.run import cancel_bootstrap, plan_bootstrap, resume_bootstrap, run_bootstrap
 
 __all__ = [
+    "BootstrapRequest",
     "BootstrapSummary",
-    "BootstrapWish",
     "CopyError",
     "CopyPlan",
+    "CopyProgressCounts",
     "CsvFormat",
     "DumpError",
     "DumplingOptions",
-    "Progress",
     "cancel_bootstrap",
     "plan_bootstrap",
+    "request_from_form",
     "resume_bootstrap",
     "run_bootstrap",
-    "wish_of",
 ]
 
-__getattr__ = on_first_use(
+__getattr__ = lazy_getattr(
     __name__,
     {
-        "BootstrapSummary": "etl.copy.bootstrap_run",
-        "BootstrapWish": "etl.copy.wish",
-        "CopyPlan": "etl.copy.plan",
-        "Progress": "etl.copy.bootstrap_run",
-        "cancel_bootstrap": "etl.copy.run",
-        "plan_bootstrap": "etl.copy.run",
-        "resume_bootstrap": "etl.copy.run",
-        "run_bootstrap": "etl.copy.run",
-        "wish_of": "etl.copy.form",
+        "BootstrapSummary": "sluice.etl.copy.bootstrap_run",
+        "BootstrapRequest": "sluice.etl.copy.request",
+        "CopyPlan": "sluice.etl.copy.plan",
+        "CopyProgressCounts": "sluice.etl.copy.bootstrap_run",
+        "cancel_bootstrap": "sluice.etl.copy.run",
+        "plan_bootstrap": "sluice.etl.copy.run",
+        "resume_bootstrap": "sluice.etl.copy.run",
+        "run_bootstrap": "sluice.etl.copy.run",
+        "request_from_form": "sluice.etl.copy.form",
     },
 )

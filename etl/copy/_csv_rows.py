@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from etl.copy._fields import Bytes, Fields, Ints, meant, outside
-from etl.copy._sql_rows import RowStats
-from etl.copy.errors import CopyError, DumpError
+from sluice.etl.copy._fields import Bytes, FieldPositions, Ints, positions_outside_quotes, special_byte_table
+from sluice.etl.copy._sql_rows import RowStats
+from sluice.etl.copy.errors import CopyError, DumpError
 
 _DELIMITERS = (b'"', b"'", b"")
 _TERMINATORS = (b"\r\n", b"\n")
-_SHOWN = 60
+_MAX_SHOWN_CHARS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class CsvFormat:
         return separator.join(quote + name + quote for name in names) + self.terminator.encode()
 
 
-def detect(file: str, head: bytes, columns: Sequence[str], given: CsvFormat) -> CsvFormat:
+def detect_format(file: str, head: bytes, columns: Sequence[str], given: CsvFormat) -> CsvFormat:
     """`given` with what it leaves open taken from the header at the beginning of `head`. Raises DumpError when the
     header doesn't tell, or tells something else than what is given.
     """
@@ -164,7 +164,7 @@ class CsvRows:
     stats: RowStats = field(default_factory=RowStats)
     _rest: bytes = b""
 
-    def feed(self, piece: bytes) -> Iterator[tuple[Sequence[str], Fields, int]]:
+    def feed(self, piece: bytes) -> Iterator[tuple[Sequence[str], FieldPositions, int]]:
         """(columns, fields, offset of the fields' data in the file) of the rows that end in this piece. Raises
         DumpError.
         """
@@ -175,7 +175,7 @@ class CsvRows:
                 self._rest = text
                 return
             if not text.startswith(header):
-                shown = text[: len(header) + _SHOWN].decode("utf-8", "backslashreplace")
+                shown = text[: len(header) + _MAX_SHOWN_CHARS].decode("utf-8", "backslashreplace")
                 raise DumpError(
                     self.file, 0, f"the header {header.decode('utf-8', 'replace')!r} is expected: {shown!r}"
                 )
@@ -183,7 +183,7 @@ class CsvRows:
             self.offset += len(header)
             text = text[len(header) :]
         data = np.frombuffer(text, np.uint8)
-        marks, is_end = self._marks(data)
+        marks, is_end = self._delimiter_positions(data)
         ends = np.flatnonzero(is_end)
         if not len(ends):
             self._rest = text
@@ -206,28 +206,28 @@ class CsvRows:
                 f" {self.form.terminator!r}",
             )
 
-    def _marks(self, data: Bytes) -> tuple[Ints, np.ndarray]:
+    def _delimiter_positions(self, data: Bytes) -> tuple[Ints, np.ndarray]:
         """Where separators and terminators begin, ascending, and which of them are terminators."""
         form = self.form
         separator, terminator = (form.separator or "").encode(), (form.terminator or "").encode()
         quote = ord(form.delimiter) if form.delimiter else -1
         special = separator[:1] + terminator[:1] + (form.delimiter or "").encode() + (b"\\" if form.escapes else b"")
-        at = outside(data, meant(special), quote, escapes=form.escapes)
-        ends, separates = _begins(data, at, terminator), _begins(data, at, separator)
+        at = positions_outside_quotes(data, special_byte_table(special), quote, escapes=form.escapes)
+        ends, separates = _starts_with_at(data, at, terminator), _starts_with_at(data, at, separator)
         found = ends | separates
         at, ends = at[found], ends[found]
         if len(separator) > 1 or len(terminator) > 1:
-            at, ends = _apart(at, ends, len(separator), len(terminator))
+            at, ends = _without_overlaps(at, ends, len(separator), len(terminator))
         return at, ends
 
-    def _fields(self, data: Bytes, marks: Ints, ends: Ints, terminator: int) -> Fields:
+    def _fields(self, data: Bytes, marks: Ints, ends: Ints, terminator: int) -> FieldPositions:
         columns, rows = len(self.columns), len(ends)
         expected = np.arange(1, rows + 1) * columns - 1
         if len(marks) != rows * columns or (ends != expected).any():
             wrong = int(np.flatnonzero(ends != expected)[0])
             row = int(marks[ends[wrong - 1]]) + terminator if wrong else 0
             count = int(ends[wrong] - (ends[wrong - 1] if wrong else -1))
-            shown = data[row : row + _SHOWN].tobytes().decode("utf-8", "backslashreplace")
+            shown = data[row : row + _MAX_SHOWN_CHARS].tobytes().decode("utf-8", "backslashreplace")
             raise DumpError(
                 self.file,
                 self.offset + row,
@@ -237,10 +237,10 @@ class CsvRows:
         start = np.empty_like(end)
         start[0, 0], start[1:, 0] = 0, end[:-1, -1] + terminator
         start[:, 1:] = end[:, :-1] + len((self.form.separator or "").encode())
-        return Fields(data, start, end)
+        return FieldPositions(data, start, end)
 
 
-def _begins(data: Bytes, at: Ints, text: bytes) -> np.ndarray:
+def _starts_with_at(data: Bytes, at: Ints, text: bytes) -> np.ndarray:
     """Whether `text` stands at each of these positions."""
     found: np.ndarray = data[at] == text[0]
     for n in range(1, len(text)):
@@ -250,7 +250,7 @@ def _begins(data: Bytes, at: Ints, text: bytes) -> np.ndarray:
     return found
 
 
-def _apart(at: Ints, ends: np.ndarray, separator: int, terminator: int) -> tuple[Ints, np.ndarray]:
+def _without_overlaps(at: Ints, ends: np.ndarray, separator: int, terminator: int) -> tuple[Ints, np.ndarray]:
     """Without what begins inside of the mark before it."""
     size = np.where(ends, terminator, separator)
     if len(at) < 2 or (at[1:] >= at[:-1] + size[:-1]).all():

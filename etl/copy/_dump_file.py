@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from etl.copy.errors import DumpError
-from relay.storage import Storage
+from sluice.etl.copy.errors import DumpError
+from sluice.relay.storage import Storage
 
 PIECE_BYTES = 4 << 20
 _SNAPPY_HEAD = b"\xff\x06\x00\x00sNaPpY"
 _SNAPPY_BYTES = 65536
 """of a chunk's data, by the format"""
-_CUT = "the file is cut off: copy it again, or dump again"
+_TRUNCATED_HINT = "the file is cut off: copy it again, or dump again"
 
 
 def compression(name: str) -> str:
@@ -32,7 +32,7 @@ def compression(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ByteRange:
     """Which bytes of a file, of `size` bytes when it was listed: to `hi` of a plain file, None: to its end."""
 
     lo: int = 0
@@ -45,38 +45,38 @@ class Span:
         return self.hi is None or self.hi == self.size
 
 
-def pieces(storage: Storage, name: str, span: Span | None = None) -> Iterator[bytes]:
+def read_decompressed(storage: Storage, name: str, span: ByteRange | None = None) -> Iterator[bytes]:
     """The content of a file, or of a span of it, decompressed. Raises DumpError, OSError."""
     how = compression(name)
-    raw = _raw(storage, name, span or Span())
+    raw = _read_raw(storage, name, span or ByteRange())
     yield from _READERS[how](name, raw) if how else raw
 
 
-def head(storage: Storage, name: str, size: int) -> bytes:
+def read_head(storage: Storage, name: str, size: int) -> bytes:
     """The first bytes of the content, at least `size` if there are as many. Raises DumpError, OSError."""
     found = b""
-    for piece in pieces(storage, name):
+    for piece in read_decompressed(storage, name):
         found += piece
         if len(found) >= size:
             break
     return found
 
 
-def cuts(storage: Storage, name: str, size: int, ends: tuple[bytes, ...], most: int) -> list[tuple[int, int]]:
+def split_points(storage: Storage, name: str, size: int, ends: tuple[bytes, ...], most: int) -> list[tuple[int, int]]:
     """Ranges of about `most` bytes that cover a plain file of `size` bytes, each but the first beginning behind one of
     the texts `ends`, which are ends of rows wherever they stand.
     """
     bounds = [0]
     with storage.open(name) as file:
         while size - bounds[-1] > most * 3 // 2:
-            at = _behind(file, bounds[-1] + most, size, ends)
+            at = _find_end_behind(file, bounds[-1] + most, size, ends)
             if at is None:
                 break
             bounds.append(at)
     return list(zip(bounds, [*bounds[1:], size], strict=True))
 
 
-def _behind(file: pa.NativeFile, at: int, size: int, ends: tuple[bytes, ...]) -> int | None:
+def _find_end_behind(file: pa.NativeFile, at: int, size: int, ends: tuple[bytes, ...]) -> int | None:
     window = b""
     file.seek(at)
     while at + len(window) < size:
@@ -88,7 +88,7 @@ def _behind(file: pa.NativeFile, at: int, size: int, ends: tuple[bytes, ...]) ->
     return None
 
 
-def _raw(storage: Storage, name: str, span: Span) -> Iterator[bytes]:
+def _read_raw(storage: Storage, name: str, span: ByteRange) -> Iterator[bytes]:
     try:
         opened = storage.open(name)
     except FileNotFoundError:
@@ -96,13 +96,15 @@ def _raw(storage: Storage, name: str, span: Span) -> Iterator[bytes]:
     with opened as file:
         size = file.size()
         if span.size not in (None, size):
-            raise DumpError(name, None, f"the file has {size} bytes, {span.size} when the copy was planned. {_CUT}")
+            raise DumpError(
+                name, None, f"the file has {size} bytes, {span.size} when the copy was planned. {_TRUNCATED_HINT}"
+            )
         file.seek(span.lo)
         left = (size if span.hi is None else span.hi) - span.lo
         while left > 0:
             piece = file.read(min(PIECE_BYTES, left))
             if not piece:
-                raise DumpError(name, None, _CUT)
+                raise DumpError(name, None, _TRUNCATED_HINT)
             left -= len(piece)
             yield piece
 
@@ -123,11 +125,11 @@ def _gunzip(name: str, raw: Iterator[bytes]) -> Iterator[bytes]:
             done += len(out)
             yield out
     if not decompressor.eof:
-        raise DumpError(name, done, _CUT)
+        raise DumpError(name, done, _TRUNCATED_HINT)
 
 
 def _unzstd(name: str, raw: Iterator[bytes]) -> Iterator[bytes]:
-    stream = pa.CompressedInputStream(pa.PythonFile(_Pieces(raw), mode="r"), "zstd")
+    stream = pa.CompressedInputStream(pa.PythonFile(_PieceReader(raw), mode="r"), "zstd")
     done = 0
     while True:
         try:
@@ -136,17 +138,17 @@ def _unzstd(name: str, raw: Iterator[bytes]) -> Iterator[bytes]:
             raise
         except (OSError, ValueError) as error:
             if "Truncated" in str(error):
-                raise DumpError(name, done, _CUT) from error
+                raise DumpError(name, done, _TRUNCATED_HINT) from error
             raise DumpError(name, done, f"it isn't Zstandard from here on: {error}") from error
         if not out:
             break
         done += len(out)
         yield out
     if not done:
-        raise DumpError(name, done, _CUT)
+        raise DumpError(name, done, _TRUNCATED_HINT)
 
 
-class _Pieces:
+class _PieceReader:
     """A file to read from, for pyarrow."""
 
     closed = False
@@ -197,7 +199,7 @@ def _unsnappy(name: str, raw: Iterator[bytes]) -> Iterator[bytes]:
                 raise DumpError(name, done, f"a chunk of the unknown type {kind:#x}")
         rest = rest[at:]
     if rest or not begun:
-        raise DumpError(name, done, _CUT)
+        raise DumpError(name, done, _TRUNCATED_HINT)
 
 
 def _uncompressed(body: bytes) -> int:

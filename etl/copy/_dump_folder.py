@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
-from etl.copy.errors import CopyError, DumpError
-from upstream import tso
-from upstream.table_name import full_name
+from sluice.etl.copy.errors import CopyError, DumpError
+from sluice.tidb import tso
+from sluice.tidb.table_name import full_name
 
 METADATA = "metadata"
 _COMPRESSED = r"(?:\.(?:gz|gzip|zst|zstd|snappy|snz))?"
@@ -42,7 +42,7 @@ class DataFile:
 
 
 @dataclass(slots=True)
-class Listing:
+class DumpListing:
     """A folder's files, by upstream (schema, table)."""
 
     rows: dict[tuple[str, str], list[DataFile]] = field(default_factory=dict)
@@ -56,11 +56,11 @@ class Listing:
         return sorted((self.rows.keys() | self.schemas.keys()) - self.views - self.sequences)
 
 
-def list_folder(url: str, sizes: Mapping[str, int]) -> Listing:
+def list_folder(url: str, sizes: Mapping[str, int]) -> DumpListing:
     """Sort a folder's files, given with their sizes in bytes. Raises CopyError for a file of rows whose name nothing
     tells, and for rows that would be copied twice.
     """
-    found = Listing()
+    found = DumpListing()
     strange = []
     for name, size in sizes.items():
         if match := _DATABASE.fullmatch(name):

@@ -20,7 +20,7 @@ BACKSLASH = ord("\\")
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class FieldPositions:
     """The fields of `len(start)` rows: positions in `data`, [row, column]; the quotes around a field are in it."""
 
     data: Bytes
@@ -28,8 +28,8 @@ class Fields:
     end: Ints
 
 
-def meant(special: bytes) -> Mask:
-    """A table for `outside`: which byte values to look at."""
+def special_byte_table(special: bytes) -> Mask:
+    """A table for `positions_outside_quotes`: which byte values to look at."""
     table = np.zeros(256, np.bool_)
     table[list(special)] = True
     return table
@@ -48,7 +48,7 @@ def active_escapes(backslashes: Ints) -> Ints:
     return escaping
 
 
-def outside(data: Bytes, table: Mask, quote: int, *, escapes: bool) -> Ints:
+def positions_outside_quotes(data: Bytes, table: Mask, quote: int, *, escapes: bool) -> Ints:
     """Positions of the bytes of `table` that are neither escaped nor between quotes, ascending; quotes and backslashes
     left out. `quote` -1: there are no quotes. `escapes`: a backslash is one.
     """

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 
-from etl.formats.key_ranges import KeyColumn
+from sluice.etl.changes.formats.key_ranges import KeyColumn
 
 _DIGITS = 4
 """So many characters or bytes behind those that are the same in both."""
@@ -18,7 +18,7 @@ Key = Sequence[bytes | None]
 """A row's key, as TiDB prints it."""
 
 
-def between(key: Sequence[KeyColumn], low: Key, high: Key, parts: int) -> list[list[str]]:
+def split_between(key: Sequence[KeyColumn], low: Key, high: Key, parts: int) -> list[list[str]]:
     """Places that cut what is between two keys into `parts`, as literals of the first column that differs and of those
     before it. They are nobody's keys, and in a collation's order may be anywhere; fewer where nothing is between.
     """
@@ -33,7 +33,7 @@ def between(key: Sequence[KeyColumn], low: Key, high: Key, parts: int) -> list[l
         return []
 
 
-def equal(key: Sequence[KeyColumn], row: Key) -> str:
+def key_equals(key: Sequence[KeyColumn], row: Key) -> str:
     """The condition that takes the row with this key. Raises UnicodeDecodeError if no literal says it."""
     parts = [f"{column.quoted} = {column.literal(value or b'')}" for column, value in zip(key, row, strict=True)]
     return f"({' AND '.join(parts)})"
@@ -42,7 +42,7 @@ def equal(key: Sequence[KeyColumn], row: Key) -> str:
 def _values(kind: str, low: bytes, high: bytes, parts: int) -> list[bytes]:
     """As TiDB would print them. Raises ValueError for what can't be cut."""
     if kind in ("int", "year", "decimal"):
-        found = _cut(int(Decimal(low.decode())), int(Decimal(high.decode())), parts)
+        found = _split_numbers(int(Decimal(low.decode())), int(Decimal(high.decode())), parts)
         return [str(value).encode() for value in found]
     if kind in ("date", "datetime", "timestamp"):
         first, last = (datetime.fromisoformat(value.decode()) for value in (low, high))
@@ -60,10 +60,10 @@ def _between_codes(low: list[int], high: list[int], base: int, parts: int) -> li
     rest = [codes[same : same + _DIGITS] for codes in (low, high)]
     base = base or max(128, *(code + 1 for codes in rest for code in codes))
     first, last = (_number(codes, base) for codes in rest)
-    return [[*low[:same], *_digits(value, base)] for value in _cut(first, last, parts)]
+    return [[*low[:same], *_digits(value, base)] for value in _split_numbers(first, last, parts)]
 
 
-def _cut(low: int, high: int, parts: int) -> list[int]:
+def _split_numbers(low: int, high: int, parts: int) -> list[int]:
     low, high = min(low, high), max(low, high)
     return sorted({low + (high - low) * n // parts for n in range(1, parts)} - {low})
 

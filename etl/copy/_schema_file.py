@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from etl.copy.errors import CopyError
-from upstream import column_types
-from upstream.schema import Table
+from sluice.etl.copy.errors import CopyError
+from sluice.tidb import column_types
+from sluice.tidb.schema import Table
 
 _COLUMN = re.compile(r"^  `((?:[^`]|``)+)` ((?:[^\s('`]|\((?:[^()']|'(?:[^'\\]|\\.|'')*')*\))+)", re.MULTILINE)
 _TYPES = column_types.NAMES | {column_types.VAR_STRING: "varchar"}
@@ -18,7 +18,7 @@ _TYPES = column_types.NAMES | {column_types.VAR_STRING: "varchar"}
 
 def check_schema_file(file: str, text: str, table: Table) -> None:
     """Raises CopyError if the CREATE TABLE in `text` has other columns than `table`."""
-    there = [(name.replace("``", "`"), _base(kind)) for name, kind in _COLUMN.findall(text)]
+    there = [(name.replace("``", "`"), _base_type(kind)) for name, kind in _COLUMN.findall(text)]
     wanted = [(c.name, _type(c.tp, is_bytes=c.kind == "binary")) for c in table.columns if c.public and not c.hidden]
     if there == wanted:
         return
@@ -30,7 +30,7 @@ def check_schema_file(file: str, text: str, table: Table) -> None:
     )
 
 
-def _base(kind: str) -> str:
+def _base_type(kind: str) -> str:
     return kind.split("(", 1)[0].lower()
 
 

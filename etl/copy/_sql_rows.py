@@ -20,17 +20,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from etl.copy._fields import Fields, Ints, meant, outside
-from etl.copy.errors import DumpError
+from sluice.etl.copy._fields import FieldPositions, Ints, positions_outside_quotes, special_byte_table
+from sluice.etl.copy.errors import DumpError
 
 _QUOTE, _COMMA, _NEWLINE = ord("'"), ord(","), ord("\n")
 _END = b");\n"
-_SPECIAL = {escapes: meant(b"',\n" + (b"\\" if escapes else b"")) for escapes in (True, False)}
+_SPECIAL = {escapes: special_byte_table(b"',\n" + (b"\\" if escapes else b"")) for escapes in (True, False)}
 _INSERT = re.compile(
     rb"\s*INSERT INTO `(?:[^`]|``)+`(?:\.`(?:[^`]|``)+`)?\s*(\([^\n]*\))?\s*VALUES(?:[ \t\r]*\n|[ \t]*(?=\())"
 )
 _NAME = re.compile(rb"`((?:[^`]|``)+)`")
-_SHOWN = 60
+_MAX_SHOWN_CHARS = 60
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class SqlRows:
     _rest: bytes = b""
     _named: Sequence[str] | None = None
 
-    def feed(self, piece: bytes) -> Iterator[tuple[Sequence[str], Fields, int]]:
+    def feed(self, piece: bytes) -> Iterator[tuple[Sequence[str], FieldPositions, int]]:
         """(columns, fields, offset of the fields' data in the file) of the rows that end in this piece. Raises
         DumpError.
         """
@@ -110,14 +110,14 @@ class SqlRows:
         self.in_rows = True
         return match.end()
 
-    def _rows(self, text: bytes, at: int) -> tuple[int, tuple[Sequence[str], Fields, int] | None]:
+    def _rows(self, text: bytes, at: int) -> tuple[int, tuple[Sequence[str], FieldPositions, int] | None]:
         """(the position behind the rows from `at` on that are whole, the rows)."""
         search = at
         while True:
             found = text.find(_END, search)
             stop = len(text) if found < 0 else found + len(_END)
             data = np.frombuffer(text, np.uint8, stop - at, at)
-            marks = outside(data, _SPECIAL[self.escapes], _QUOTE, escapes=self.escapes)
+            marks = positions_outside_quotes(data, _SPECIAL[self.escapes], _QUOTE, escapes=self.escapes)
             behind = _statement_end(data, marks)
             if behind is not None:
                 data, marks = data[:behind], marks[marks < behind]
@@ -133,14 +133,14 @@ class SqlRows:
         last = int(newlines[-1]) + 1
         inner = marks < last
         names = self.columns if self._named is None else self._named
-        fields = _regular(data[:last], marks[inner], kind[inner], newlines, len(names))
+        fields = _one_row_a_line(data[:last], marks[inner], kind[inner], newlines, len(names))
         if fields is None:
             fields = self._singly(data[:last].tobytes(), len(names), at)
         self.stats.rows += len(fields.start)
         self.in_rows = data[last - 2] != ord(";")
         return at + last, (names, fields, self.offset + at)
 
-    def _singly(self, text: bytes, columns: int, base: int) -> Fields:
+    def _singly(self, text: bytes, columns: int, base: int) -> FieldPositions:
         """Rows in any layout, one after the other. Raises DumpError where there is none."""
         start, end = [], []
         at = 0
@@ -169,14 +169,14 @@ class SqlRows:
             at += 2
         self.stats.singly += len(start) // columns
         shape = (len(start) // columns, columns)
-        return Fields(
+        return FieldPositions(
             np.frombuffer(text, np.uint8),
             np.array(start, np.int64).reshape(shape),
             np.array(end, np.int64).reshape(shape),
         )
 
     def _error(self, at: int, text: bytes, base: int, what: str) -> DumpError:
-        shown = text[at : at + _SHOWN].decode("utf-8", "backslashreplace")
+        shown = text[at : at + _MAX_SHOWN_CHARS].decode("utf-8", "backslashreplace")
         hint = "" if self.escapes else " (it is read as one of --escape-backslash=false)"
         return DumpError(self.file, self.offset + base + at, f"{what}{hint}: {shown!r}")
 
@@ -195,7 +195,9 @@ _VALUE = {
 }
 
 
-def _regular(data: np.ndarray, marks: Ints, kind: np.ndarray, newlines: Ints, columns: int) -> Fields | None:
+def _one_row_a_line(
+    data: np.ndarray, marks: Ints, kind: np.ndarray, newlines: Ints, columns: int
+) -> FieldPositions | None:
     """The fields, if every line is one row: `(a,b),` or, the last one of a statement, `(a,b);`."""
     rows = len(newlines)
     is_newline = kind == _NEWLINE
@@ -216,7 +218,7 @@ def _regular(data: np.ndarray, marks: Ints, kind: np.ndarray, newlines: Ints, co
         and separator[-1] in (_COMMA, ord(";"))
         and (start < end).all()
     )
-    return Fields(data, start, end) if whole else None
+    return FieldPositions(data, start, end) if whole else None
 
 
 def _decoded(name: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Fields of a dump as Arrow columns, in the types and texts that `upstream.rows` decodes binlog rows into.
+"""Fields of a dump as Arrow columns, in the types and texts that `sluice.tidb.rows` decodes binlog rows into.
 
 What stands in a dump is TiDB's own text of a value, so nearly all of it is taken as it is: quotes and escapes go, hex
 digits become bytes, numbers are read. Whole columns at a time; what differs from value to value within a column (hex
@@ -14,24 +14,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from errors import Signal
-from etl.copy._fields import BACKSLASH, Bytes, Fields, Ints, Mask, active_escapes, meant
-from upstream.codec.columnar import arrow_type
-from upstream.column_types import FLAG_ZEROFILL
-from upstream.schema import Column
+from sluice.errors import Signal
+from sluice.etl.copy._fields import BACKSLASH, Bytes, FieldPositions, Ints, Mask, active_escapes, special_byte_table
+from sluice.tidb.codec.columnar import arrow_type
+from sluice.tidb.column_types import FLAG_ZEROFILL
+from sluice.tidb.schema import Column
 
-_MEANING = np.arange(256, dtype=np.uint8)
+_ESCAPE_TABLE = np.arange(256, dtype=np.uint8)
 for _letter, _byte in zip(b"0bnrtZ", b"\0\b\n\r\t\x1a", strict=True):
-    _MEANING[_letter] = _byte
+    _ESCAPE_TABLE[_letter] = _byte
 _X, _N, _SINGLE = ord("x"), ord("N"), ord("'")
 _NUMBERS = ("int", "year", "float", "double")
-_BARE = (*_NUMBERS, "decimal")
+_UNQUOTED_KINDS = (*_NUMBERS, "decimal")
 _TIMES = ("date", "datetime", "timestamp", "time")
 _ALLOWED = {
     kind: np.isin(np.arange(256), list(characters))
     for kind, characters in (("decimal", b"0123456789.-"), *((kind, b"0123456789-:. ") for kind in _TIMES))
 }
-_SHOWN = 60
+_MAX_SHOWN_CHARS = 60
 
 
 class ValueRefused(Signal):
@@ -45,7 +45,7 @@ class ValueRefused(Signal):
 
 
 @dataclass(frozen=True, slots=True)
-class Spelling:
+class ValueSyntax:
     """How a file spells values. `quote`: around strings, -1 for none. `null`: how NULL is spelled. `hex`: bytes may
     come as x'...'. `letters`: what Dumpling writes behind a backslash; empty: nothing is escaped, a quote inside is
     doubled.
@@ -59,38 +59,38 @@ class Spelling:
     escaped: bytes = b""
 
 
-SQL = Spelling(_SINGLE, b"NULL", hex=True, letters=b"0nr\\'\"Z", escaped=b"\0\n\r'\"\x1a")
-SQL_DOUBLED = Spelling(_SINGLE, b"NULL", hex=True)
+SQL_SYNTAX = ValueSyntax(_SINGLE, b"NULL", hex=True, letters=b"0nr\\'\"Z", escaped=b"\0\n\r'\"\x1a")
+SQL_DOUBLED_SYNTAX = ValueSyntax(_SINGLE, b"NULL", hex=True)
 
 
-def csv_spelling(delimiter: bytes, separator: bytes, null: bytes, *, escapes: bool) -> Spelling:
+def csv_syntax(delimiter: bytes, separator: bytes, null: bytes, *, escapes: bool) -> ValueSyntax:
     """How a CSV file with this delimiter (b"" for none) spells values."""
     quote = delimiter[0] if delimiter else -1
     if not escapes:
-        return Spelling(quote, null)
+        return ValueSyntax(quote, null)
     special = delimiter[:1] or separator[:1]
-    return Spelling(quote, null, letters=b"0nr\\" + special, escaped=b"\0\n\r" + special)
+    return ValueSyntax(quote, null, letters=b"0nr\\" + special, escaped=b"\0\n\r" + special)
 
 
-def column_array(column: Column, fields: Fields, index: int, spelling: Spelling) -> pa.Array:
+def column_array(column: Column, fields: FieldPositions, index: int, spelling: ValueSyntax) -> pa.Array:
     """The values of the field `index` of all rows, as `column` has them. Raises ValueRefused."""
     start, end = np.ascontiguousarray(fields.start[:, index]), np.ascontiguousarray(fields.end[:, index])
     data = fields.data
     null = _nulls(data, start, end, spelling.null)
     first = data[np.minimum(start, len(data) - 1)]
     quoted = (first == spelling.quote) & (end > start) if spelling.quote >= 0 else np.zeros(len(start), np.bool_)
-    hexed = _hexed(data, start, end, first, spelling) & ~null
+    hexed = _hex_mask(data, start, end, first, spelling) & ~null
     row = _unclosed(data, start, end, quoted | hexed, spelling.quote)
     if row is not None:
         raise ValueRefused(row, column.name, "the quotes around it aren't closed")
     bare = ~(quoted | hexed | null)
-    if spelling.quote >= 0 and column.kind not in _BARE and bare.any():
+    if spelling.quote >= 0 and column.kind not in _UNQUOTED_KINDS and bare.any():
         raise ValueRefused(int(np.flatnonzero(bare)[0]), column.name, f"a {column.kind} without quotes around it")
     raw = _gather(data, start + quoted + 2 * hexed, end - (quoted | hexed), null)
     if hexed.any():
         raw = _unhexed(raw, hexed, null)
         if not (hexed | null).all():
-            raw = _mixed(raw, hexed, spelling)
+            raw = _decode_mixed(raw, hexed, spelling)
     else:
         raw = _unescaped(column, raw, spelling)
     return typed_array(column, raw)
@@ -104,7 +104,7 @@ def _nulls(data: Bytes, start: Ints, end: Ints, text: bytes) -> Mask:
     return null
 
 
-def _hexed(data: Bytes, start: Ints, end: Ints, first: Bytes, spelling: Spelling) -> Mask:
+def _hex_mask(data: Bytes, start: Ints, end: Ints, first: Bytes, spelling: ValueSyntax) -> Mask:
     if not spelling.hex:
         return np.zeros(len(start), np.bool_)
     found: Mask = (first == _X) & (end - start >= 3)
@@ -152,19 +152,19 @@ def _parts(array: pa.LargeBinaryArray) -> tuple[pa.Buffer | None, Ints, Bytes]:
     return validity, found, np.frombuffer(data, np.uint8, int(found[-1]))
 
 
-def _rebuilt(validity: pa.Buffer | None, offsets: Ints, data: Bytes | bytes) -> pa.LargeBinaryArray:
+def _binary_array(validity: pa.Buffer | None, offsets: Ints, data: Bytes | bytes) -> pa.LargeBinaryArray:
     return pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), len(offsets) - 1, [validity, pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(data)]
     )
 
 
-def _unescaped(column: Column, array: pa.LargeBinaryArray, spelling: Spelling) -> pa.LargeBinaryArray:
+def _unescaped(column: Column, array: pa.LargeBinaryArray, spelling: ValueSyntax) -> pa.LargeBinaryArray:
     """Without the bytes that only tell what the next one means."""
     if not spelling.letters and spelling.quote < 0:
         return array
     validity, offsets, data = _parts(array)
     signs = b"\\" + spelling.escaped if spelling.letters else bytes((spelling.quote,))
-    special = np.flatnonzero(meant(signs)[data])
+    special = np.flatnonzero(special_byte_table(signs)[data])
     if not len(special):
         return array
     at = active_escapes(special[data[special] == BACKSLASH] if spelling.letters else special)
@@ -178,26 +178,26 @@ def _unescaped(column: Column, array: pa.LargeBinaryArray, spelling: Spelling) -
         raise _escaped_otherwise(column, offsets, data, int(wrong.min()), spelling)
     if spelling.letters and len(at):
         data = data.copy()
-        data[at + 1] = _MEANING[data[at + 1]]
+        data[at + 1] = _ESCAPE_TABLE[data[at + 1]]
     keep = np.ones(len(data), np.bool_)
     keep[at] = False
-    return _rebuilt(validity, offsets - before, data[keep])
+    return _binary_array(validity, offsets - before, data[keep])
 
 
-def _wrong_escapes(data: Bytes, special: Ints, at: Ints, spelling: Spelling) -> Ints:
+def _wrong_escapes(data: Bytes, special: Ints, at: Ints, spelling: ValueSyntax) -> Ints:
     """Dumpling writes some bytes in one way only: where something is written in another way, by another rule."""
     follows = data[at + 1]
     if not spelling.letters:
         unlike: Ints = at[follows != spelling.quote]
         return unlike
-    wrong = at[~meant(spelling.letters)[follows]]
+    wrong = at[~special_byte_table(spelling.letters)[follows]]
     alone = np.ones(len(data) + 1, np.bool_)
     alone[at + 1] = False
     alone[at] = False
     return np.concatenate((wrong, special[alone[special]]))
 
 
-def _escaped_otherwise(column: Column, offsets: Ints, data: Bytes, place: int, spelling: Spelling) -> ValueRefused:
+def _escaped_otherwise(column: Column, offsets: Ints, data: Bytes, place: int, spelling: ValueSyntax) -> ValueRefused:
     if spelling.letters:
         hint = "if Dumpling was given --escape-backslash=false, say so"
     else:
@@ -213,7 +213,7 @@ def _unhexed(array: pa.LargeBinaryArray, hexed: Mask, null: Mask) -> pa.LargeBin
         odd = (np.diff(offsets) & 1).astype(np.bool_)
         if not odd.any():
             try:
-                return _rebuilt(validity, offsets // 2, binascii.unhexlify(data.tobytes()))
+                return _binary_array(validity, offsets // 2, binascii.unhexlify(data.tobytes()))
             except binascii.Error:
                 pass
     return pa.array(
@@ -229,18 +229,18 @@ def _unhex(row: int, value: bytes) -> bytes:
         raise ValueRefused(row, "", "it isn't hex") from None
 
 
-def _mixed(array: pa.LargeBinaryArray, hexed: Mask, spelling: Spelling) -> pa.LargeBinaryArray:
+def _decode_mixed(array: pa.LargeBinaryArray, hexed: Mask, spelling: ValueSyntax) -> pa.LargeBinaryArray:
     """Some values came as hex, the others are still escaped."""
     return pa.array(
         [
-            value if is_hex or value is None else _one(value, spelling)
+            value if is_hex or value is None else _decode_value(value, spelling)
             for value, is_hex in zip(array.to_pylist(), hexed, strict=True)
         ],
         pa.large_binary(),
     )
 
 
-def _one(value: bytes, spelling: Spelling) -> bytes:
+def _decode_value(value: bytes, spelling: ValueSyntax) -> bytes:
     quote = bytes((spelling.quote,))
     if not spelling.letters:
         return value.replace(quote + quote, quote)
@@ -248,7 +248,7 @@ def _one(value: bytes, spelling: Spelling) -> bytes:
     while at < len(value):
         if value[at] == BACKSLASH:
             at += 1
-            out.append(int(_MEANING[value[at]]))
+            out.append(int(_ESCAPE_TABLE[value[at]]))
         else:
             out.append(value[at])
         at += 1
@@ -279,7 +279,7 @@ def typed_array(column: Column, raw: pa.LargeBinaryArray) -> pa.Array:
                 if wrong.any()
                 else int(np.flatnonzero(empty)[0])
             )
-            raise _at(column, raw, row, f"it is no {kind}")
+            raise _refused_at(column, raw, row, f"it is no {kind}")
     elif kind not in ("text", "enum", "set", "json"):
         raise ValueRefused(0, column.name, f"columns of type number {column.tp} can't be copied")
     texts = pa.LargeStringArray.from_buffers(len(raw), *raw.buffers()[1:], raw.buffers()[0], -1, 0)
@@ -292,7 +292,7 @@ def _bits(column: Column, raw: pa.LargeBinaryArray) -> pa.Array:
     validity, offsets, data = _parts(raw)
     size = np.diff(offsets)
     if (size > 8).any():
-        raise _at(column, raw, int(np.flatnonzero(size > 8)[0]), "it has more than 64 bits")
+        raise _refused_at(column, raw, int(np.flatnonzero(size > 8)[0]), "it has more than 64 bits")
     value = np.zeros(len(raw), np.uint64)
     for n in range(int(size.max(initial=0))):
         more = size > n
@@ -307,10 +307,10 @@ def _refused(column: Column, raw: pa.LargeBinaryArray, what: str) -> ValueRefuse
         try:
             pc.cast(raw.slice(row, 1).cast(pa.large_string()), wanted)
         except pa.ArrowInvalid:
-            return _at(column, raw, row, what)
+            return _refused_at(column, raw, row, what)
     return ValueRefused(0, column.name, what)
 
 
-def _at(column: Column, raw: pa.LargeBinaryArray, row: int, what: str) -> ValueRefused:
-    shown = (raw[row].as_py() or b"")[:_SHOWN].decode("utf-8", "backslashreplace")
+def _refused_at(column: Column, raw: pa.LargeBinaryArray, row: int, what: str) -> ValueRefused:
+    shown = (raw[row].as_py() or b"")[:_MAX_SHOWN_CHARS].decode("utf-8", "backslashreplace")
     return ValueRefused(row, column.name, f"{what}: {shown!r}")

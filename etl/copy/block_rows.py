@@ -1,4 +1,4 @@
-"""Blocks of a server's answer as Arrow, in the types and texts of `upstream.rows.arrow_schema`."""
+"""Blocks of a server's answer as Arrow, in the types and texts of `sluice.tidb.rows.arrow_schema`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from etl.copy._values import ValueRefused, typed_array
-from etl.formats.text_rows import Block
-from upstream.codec.columnar import arrow_type
-from upstream.schema import Column
+from sluice.etl.changes.formats.mysql_rows import RowBlock
+from sluice.etl.copy._values import ValueRefused, typed_array
+from sluice.tidb.codec.columnar import arrow_type
+from sluice.tidb.schema import Column
 
 __all__ = ["batch_of"]
 
 
-def batch_of(columns: Sequence[Column], block: Block) -> pa.RecordBatch:
+def batch_of(columns: Sequence[Column], block: RowBlock) -> pa.RecordBatch:
     """The rows of a block whose first columns are these. Raises ValueError, which names the column, for a value that
     can't be one of it.
     """

@@ -1,5 +1,5 @@
 """A run of a bootstrap's job: what is done downstream, in one process or in several. What it has in common with other
-copies stands in `etl.copy.copy_run`.
+copies stands in `sluice.etl.copy.copy_run`.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from etl.copy.asked import Asked
-from etl.copy.copy_run import CopyRun, Ordered, Place, Progress
-from etl.copy.counted import compared_with_tidb, rows_by_table
-from etl.copy.loads import MakeLoads
-from etl.copy.plan import CopyPlan
-from etl.downstream import Checkpoint
-from relay.jobs import CANCELLED, DONE, PAUSE, PAUSED, Job, JobError, Run
+from sluice.etl.copy.copy_run import CopyJob, CopyProgressCounts, CopyStopRequested, CopyTarget
+from sluice.etl.copy.counted import compare_with_tidb, rows_by_table
+from sluice.etl.copy.plan import CopyPlan
+from sluice.etl.copy.spark_loads import MakeLoads
+from sluice.etl.copy.spec import BootstrapSpec
+from sluice.etl.downstream import Checkpoint
+from sluice.relay.jobs import CANCELLED, DONE, PAUSE, PAUSED, Job, JobError, JobRun
 
-__all__ = ["BootstrapRun", "BootstrapSummary", "Progress"]
+__all__ = ["BootstrapRun", "BootstrapSummary", "CopyProgressCounts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,16 @@ class BootstrapSummary:
     left: tuple[str, ...] = ()
 
 
-class BootstrapRun(CopyRun):
+class BootstrapRun(CopyJob):
     """A run of a bootstrap's job: `prepare`, then `copy`, by one or by several processes, then `finish`, or all three
     as `whole`. Each raises LeaseLostError, CopyError for what hinders it, DdlError, DownstreamError, and what `make`
     raises.
     """
 
-    def __init__(self, place: Place, job: Job, run: Run, on_progress: Callable[[Progress], None]) -> None:
-        what = CopyPlan.from_json(_kept(job)), Asked.from_json(job.spec.asked)
+    def __init__(
+        self, place: CopyTarget, job: Job, run: JobRun, on_progress: Callable[[CopyProgressCounts], None]
+    ) -> None:
+        what = CopyPlan.from_json(_saved_plan(job)), BootstrapSpec.from_json(job.spec.asked)
         super().__init__(place, what, job, run, on_progress)
 
     def whole(self, make: MakeLoads) -> BootstrapSummary:
@@ -53,7 +55,7 @@ class BootstrapRun(CopyRun):
             self._prepare()
             self._copy(make, 0, 1)
             return self._finish()
-        except Ordered:
+        except CopyStopRequested:
             return self._stop()
         finally:
             self._session.close()
@@ -62,19 +64,19 @@ class BootstrapRun(CopyRun):
         """Make databases and tables. False if the run was ordered to stop."""
         try:
             self._prepare()
-        except Ordered:
+        except CopyStopRequested:
             return False
         finally:
             self._session.close()
         return True
 
-    def copy(self, make: MakeLoads, share: int, shares: int) -> Progress:
+    def copy(self, make: MakeLoads, share: int, shares: int) -> CopyProgressCounts:
         """Copy one share of the chunks, then what is left of the others, up to where the run is ordered to stop."""
         try:
-            self._doing("copying rows")
+            self._set_activity("copying rows")
             self._session.connect()
             self._copy(make, share, shares)
-        except Ordered:
+        except CopyStopRequested:
             pass
         finally:
             self._session.close()
@@ -83,12 +85,12 @@ class BootstrapRun(CopyRun):
     def finish(self, make: MakeLoads) -> BootstrapSummary:
         """What is left of the chunks, then all that comes after rows; or what was ordered."""
         try:
-            self._seize()
+            self._acquire_lock()
             self._copied.create(self._session)
-            self._doing("looking at what is left")
+            self._set_activity("looking at what is left")
             self._copy(make, 0, 1)
             return self._finish()
-        except Ordered:
+        except CopyStopRequested:
             return self._stop()
         finally:
             self._session.close()
@@ -120,7 +122,7 @@ class BootstrapRun(CopyRun):
         self._session.commit()
         copied = rows_by_table(self.plan, there)
         source, upstream = self._asked.source, self._settings.upstream
-        if why := compared_with_tidb(self.plan, source, upstream, copied, self._doing):
+        if why := compare_with_tidb(self.plan, source, upstream, copied, self._set_activity):
             self.tables.warnings.append(
                 f"the rows that were copied could not be compared with TiDB's at {self.plan.ts}: {why}. Compare both"
                 " sides once replication has caught up: `sluice verify`"
@@ -137,7 +139,7 @@ class BootstrapRun(CopyRun):
     def cancel(self) -> BootstrapSummary:
         """Give the copy up: what it made downstream goes, as far as nobody else wrote there."""
         try:
-            self._seize()
+            self._acquire_lock()
             self._copied.create(self._session)
             return self._cancel()
         finally:
@@ -169,7 +171,7 @@ class BootstrapRun(CopyRun):
         )  # fmt: skip
 
 
-def _kept(job: Job) -> dict[str, Any]:
+def _saved_plan(job: Job) -> dict[str, Any]:
     plan = job.plan()
     if plan is None:
         raise JobError(

@@ -13,36 +13,36 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from errors import Signal
-from etl.copy.asked import Asked
-from etl.copy.copied_table import CopiedTable
-from etl.copy.definitions import Definitions
-from etl.copy.errors import CopyError
-from etl.copy.hindrances import relay_problems
-from etl.copy.load_files import remove_files
-from etl.copy.loader import ChunkDone, Loader, count_rows
-from etl.copy.loads import MakeLoads
-from etl.copy.made_tables import MadeTables
-from etl.copy.plan import CopyPlan
-from etl.copy.watch import Watch
-from etl.downstream import Checkpoint, CheckpointTable, MySQLSession
-from etl.settings import Settings
-from relay.jobs import Done, Job, Run, TableProgress
-from upstream import tso
-from upstream.table_name import full_name
+from sluice.errors import Signal
+from sluice.etl.copy.chunk_ledger import ChunkLedger
+from sluice.etl.copy.chunk_loader import ChunkLoader, CopiedChunk, count_rows
+from sluice.etl.copy.definitions import SourceSchema
+from sluice.etl.copy.errors import CopyError
+from sluice.etl.copy.plan import CopyPlan
+from sluice.etl.copy.preconditions import PreconditionMonitor
+from sluice.etl.copy.preflight import relay_problems
+from sluice.etl.copy.spark_loads import MakeLoads
+from sluice.etl.copy.spec import BootstrapSpec
+from sluice.etl.copy.staged_loads import remove_files
+from sluice.etl.copy.table_creator import TableCreator
+from sluice.etl.downstream import Checkpoint, CheckpointTable, MySQLSession
+from sluice.etl.settings import Settings
+from sluice.relay.jobs import Job, JobCounts, JobRun, TableProgress
+from sluice.tidb import tso
+from sluice.tidb.table_name import full_name
 
-__all__ = ["CopyRun", "Ordered", "Place", "Progress"]
+__all__ = ["CopyJob", "CopyProgressCounts", "CopyStopRequested", "CopyTarget"]
 
 log = logging.getLogger("sluice.copy")
 
-LOCK_WAIT_S = 5.0
+LOCK_TIMEOUT_S = 5.0
 
-Place = tuple[Settings, Definitions, CheckpointTable, MySQLSession]
+CopyTarget = tuple[Settings, SourceSchema, CheckpointTable, MySQLSession]
 """Where a copy goes, and the upstream's schema as of its source."""
 
 
 @dataclass(slots=True)
-class Progress:
+class CopyProgressCounts:
     """How far a copy is. `bytes` are those of the rows that this process copied; `planned_bytes`: of `bytes_in_all`,
     which the plan estimates, what is done; `began_s`: a `time.monotonic()`.
     """
@@ -59,7 +59,7 @@ class Progress:
     doing: str = ""
     began_s: float = field(default_factory=time.monotonic)
 
-    def add(self, done: ChunkDone) -> None:
+    def add(self, done: CopiedChunk) -> None:
         """A chunk more is downstream."""
         self.bytes += done.bytes
         self.planned_bytes += done.planned_bytes
@@ -70,63 +70,63 @@ class Progress:
         self.doing = done.table
 
 
-class Ordered(Signal):
+class CopyStopRequested(Signal):
     """The job is to pause, or to be cancelled."""
 
 
-class CopyRun:
+class CopyJob:
     """What a run of a copy's job does, step by step. Each raises Ordered where the run is to end, LeaseLostError,
     CopyError for what hinders it, DdlError, DownstreamError, and what `make` raises.
     """
 
     def __init__(
         self,
-        place: Place,
-        what: tuple[CopyPlan, Asked],
+        place: CopyTarget,
+        what: tuple[CopyPlan, BootstrapSpec],
         job: Job,
-        run: Run,
-        on_progress: Callable[[Progress], None],
+        run: JobRun,
+        on_progress: Callable[[CopyProgressCounts], None],
     ) -> None:
         self._settings, self._definitions, self._checkpoint, self._session = place
         self.plan, self._asked = what
         self._job = job
         self._run = run
-        self._show = on_progress
+        self._on_progress = on_progress
         rules = self._settings.filters, self._settings.routes
-        self.tables = MadeTables(self._session, rules, self.plan, self._asked)
-        self._copied = CopiedTable(self._settings.downstream.checkpoint_schema, f"{job.spec.kind}-{job.spec.token}")
+        self.tables = TableCreator(self._session, rules, self.plan, self._asked)
+        self._copied = ChunkLedger(self._settings.downstream.checkpoint_schema, f"{job.spec.kind}-{job.spec.token}")
         self._lock = self._checkpoint.writer_lock()
-        self.watch = Watch()
-        self.progress = Progress(self.plan.bytes, len(self.plan.chunks))
+        self.watch = PreconditionMonitor()
+        self.progress = CopyProgressCounts(self.plan.bytes, len(self.plan.chunks))
 
-    def _doing(self, what: str) -> None:
+    def _set_activity(self, what: str) -> None:
         """What comes next. Raises Ordered if the run is to end here, LeaseLostError."""
         self._run.check()
         if self._run.order is not None:
-            raise Ordered
+            raise CopyStopRequested
         self._run.doing(what)
         self.progress.doing = what
-        self._show(self.progress)
+        self._on_progress(self.progress)
 
     # Preparing
 
     def _prepare(self) -> None:
-        self._seize()
+        self._acquire_lock()
         self._copied.create(self._session)
         ended = self._copied.has_ended(self._session)
         self._session.commit()
         if not ended:
-            self._doing("creating tables")
-            self.tables.create(self._definitions, self._doing)
-            self._list()
-        self._run.begin_with(self._base())
+            self._set_activity("creating tables")
+            self.tables.create(self._definitions, self._set_activity)
+            self._register_chunks()
+        self._run.set_totals(self._open_snapshot())
 
-    def _seize(self) -> None:
+    def _acquire_lock(self) -> None:
         """Be the only process that writes there."""
         self._session.connect()
         self._checkpoint.create()
-        deadline = time.monotonic() + LOCK_WAIT_S
-        while not self._lock.try_seize(self._session):
+        deadline = time.monotonic() + LOCK_TIMEOUT_S
+        while not self._lock.try_acquire(self._session):
             if time.monotonic() > deadline:
                 holder = self._lock.holder(self._session)
                 raise CopyError(
@@ -135,10 +135,10 @@ class CopyRun:
                     f" none of yours any more: KILL {holder[0] if holder else 'that connection'} there"
                 )
             time.sleep(0.1)
-        self._lock.seize(self._session, LOCK_WAIT_S)  # and nobody beside
+        self._lock.acquire(self._session, LOCK_TIMEOUT_S)  # and nobody beside
         remove_files(self._settings.open_relay().storage)  # of processes that were killed
 
-    def _list(self) -> None:
+    def _register_chunks(self) -> None:
         """From here on sessions may copy, until the checkpoint is there."""
         self._session.begin()
         if self._checkpoint.load(wait=True) is not None:
@@ -146,14 +146,14 @@ class CopyRun:
         self._copied.list(self._session, dict(enumerate(map(str, self.plan.chunks))))
         self._session.commit()
 
-    def _base(self) -> dict[str, TableProgress]:
+    def _open_snapshot(self) -> dict[str, TableProgress]:
         """By table, what there is to do, and what is downstream already."""
         there = self._copied.rows(self._session)
         self._session.commit()
         found = {planned.table.full_name: TableProgress() for planned in self.plan.tables}
         for number, chunk in enumerate(self.plan.chunks):
             before = found[chunk.full_name]
-            done = before.done + Done(there[number], 0, 1, chunk.bytes) if number in there else before.done
+            done = before.done + JobCounts(there[number], 0, 1, chunk.bytes) if number in there else before.done
             found[chunk.full_name] = TableProgress(done, before.bytes_in_all + chunk.bytes, before.chunks_in_all + 1)
         return found
 
@@ -171,20 +171,20 @@ class CopyRun:
         left = [number for number in range(len(self.plan.chunks)) if number not in there]
         mine = sorted(left, key=lambda number: number % shares != share)
         sessions = -(-self._settings.apply.worker_count // shares)
-        loader = Loader(self._settings.downstream, self.plan, self._copied, make, sessions)
+        loader = ChunkLoader(self._settings.downstream, self.plan, self._copied, make, sessions)
         for done in loader.run(
-            mine, lambda session, n: self._lock.hold(session, share * sessions + n), self._may_go_on
+            mine, lambda session, n: self._lock.hold(session, share * sessions + n), self._should_continue
         ):
-            if not done.found_there or shares == 1:
-                self._run.did(done.table, Done(done.rows, done.bytes, 1, done.planned_bytes))
+            if not done.was_present or shares == 1:
+                self._run.did(done.table, JobCounts(done.rows, done.bytes, 1, done.planned_bytes))
             self._run.doing(done.table)
             self.tables.warnings += done.warnings
             self.progress.add(done)
-            self._show(self.progress)
+            self._on_progress(self.progress)
             self.watch.now_and_then()
-        self._doing("looking at what is left")
+        self._set_activity("looking at what is left")
 
-    def _may_go_on(self) -> bool:
+    def _should_continue(self) -> bool:
         self._run.check()
         return self._run.order is None
 
@@ -195,8 +195,8 @@ class CopyRun:
         checkpoint with it.
         """
         if not self._copied.has_ended(self._session):
-            self.tables.add_rest(self._definitions, self._doing)
-            self._doing("counting rows")
+            self.tables.add_indexes(self._definitions, self._set_activity)
+            self._set_activity("counting rows")
             self.watch.now()
             self._confirm()
 
@@ -219,7 +219,7 @@ class CopyRun:
         if problems := relay_problems(self._settings.open_relay(), self.plan.ts):
             raise CopyError(problems[0])
         self._run.look()
-        self._doing("writing the checkpoint")
+        self._set_activity("writing the checkpoint")
         self._copied.end(self._session)
         self._checkpoint.save(self._first_checkpoint(), first=True)
         self._session.commit()

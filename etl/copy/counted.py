@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from etl.copy.errors import CopyError
-from etl.copy.plan import CopyPlan
-from etl.copy.tidb_session import TidbAddress, TidbSession
-from etl.formats.sql_text import quote_table
-from etl.settings import Upstream
+from sluice.etl.changes.formats.sql_text import quote_table
+from sluice.etl.copy.errors import CopyError
+from sluice.etl.copy.plan import CopyPlan
+from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
+from sluice.etl.settings import Upstream
 
-__all__ = ["compared_with_tidb", "rows_by_table"]
+__all__ = ["compare_with_tidb", "rows_by_table"]
 
 
 def rows_by_table(plan: CopyPlan, there: Mapping[int, int]) -> dict[int, int]:
@@ -25,7 +25,7 @@ def rows_by_table(plan: CopyPlan, there: Mapping[int, int]) -> dict[int, int]:
     return found
 
 
-def compared_with_tidb(
+def compare_with_tidb(
     plan: CopyPlan,
     source: Mapping[str, Any],
     upstream: Upstream,
@@ -38,7 +38,7 @@ def compared_with_tidb(
     if source["kind"] == "base":
         return ""  # its manifest has the rows and the CRC-32C of each file, and these were compared
     try:
-        counted = _counted(plan, _address(source, upstream), doing)
+        counted = _count_upstream_rows(plan, _address(source, upstream), doing)
     except CopyError as error:
         return str(error)
     wrong = [
@@ -57,10 +57,10 @@ def compared_with_tidb(
 
 
 def _address(source: Mapping[str, Any], upstream: Upstream) -> TidbAddress:
-    return TidbAddress.from_json(source["address"]) if "address" in source else TidbAddress.of(upstream)
+    return TidbAddress.from_json(source["address"]) if "address" in source else TidbAddress.from_settings(upstream)
 
 
-def _counted(plan: CopyPlan, address: TidbAddress, doing: Callable[[str], None]) -> dict[int, int]:
+def _count_upstream_rows(plan: CopyPlan, address: TidbAddress, doing: Callable[[str], None]) -> dict[int, int]:
     """Return how many rows each table had, by its place in the plan. Raises CopyError."""
     found: dict[int, int] = {}
     with TidbSession(address) as session:

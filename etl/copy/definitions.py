@@ -6,21 +6,21 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from etl.landing import has_new_collations, version_at
-from upstream import TiKVError
-from upstream.history import SYSTEM_SCHEMAS, SchemaHistory
-from upstream.packed_jobs import PackedJobs
-from upstream.schema import Schema, Table
-from upstream.tikv.meta import read_raw_ddl_jobs
+from sluice.etl.landing import has_new_collations, version_at
+from sluice.tidb import TiKVError
+from sluice.tidb.compact_job_list import CompactJobList
+from sluice.tidb.history import SYSTEM_SCHEMAS, SchemaHistory
+from sluice.tidb.schema import Schema, Table
+from sluice.tidb.tikv.meta import read_raw_ddl_jobs
 
 if TYPE_CHECKING:
-    from upstream import PDClient, TiKVClient
+    from sluice.tidb import PDClient, TiKVClient
 
 log = logging.getLogger("sluice.copy")
 
 
 @dataclass(frozen=True, slots=True)
-class Definitions:
+class SourceSchema:
     """The upstream's schema as of `ts` (TSO). `tables`: views and sequences are among them."""
 
     ts: int
@@ -29,7 +29,7 @@ class Definitions:
     tables: tuple[Table, ...]
 
     @classmethod
-    def of(cls, history: SchemaHistory, ts: int) -> Definitions:
+    def from_history(cls, history: SchemaHistory, ts: int) -> SourceSchema:
         """From a history that stands at `ts`."""
         return cls(
             ts,
@@ -38,7 +38,7 @@ class Definitions:
             tuple(sorted(history.tables.values(), key=lambda table: (table.schema_name, table.name))),
         )
 
-    def of_users(self) -> Definitions:
+    def of_users(self) -> SourceSchema:
         """Without TiDB's own databases."""
         return replace(
             self,
@@ -47,21 +47,21 @@ class Definitions:
         )
 
 
-def read_definitions(pd: PDClient, tikv: TiKVClient, ts: int, new_collations: str) -> Definitions:
-    """The upstream's schema as of `ts`. `new_collations`: see `etl.settings`. Raises PDError, TiKVError,
+def read_source_schema(pd: PDClient, tikv: TiKVClient, ts: int, new_collations: str) -> SourceSchema:
+    """The upstream's schema as of `ts`. `new_collations`: see `sluice.etl.settings`. Raises PDError, TiKVError,
     HistoryError.
     """
     now = pd.tso()
-    jobs = PackedJobs.of(read_raw_ddl_jobs(tikv, now))
+    jobs = CompactJobList.from_jobs(read_raw_ddl_jobs(tikv, now))
     version = _version(tikv, jobs, ts)
     history = SchemaHistory()
     if not has_new_collations(tikv, now, new_collations):
         history.use_old_collations()
     history.advance(jobs.through(version), version)
-    return Definitions.of(history, ts)
+    return SourceSchema.from_history(history, ts)
 
 
-def _version(tikv: TiKVClient, jobs: PackedJobs, ts: int) -> int:
+def _version(tikv: TiKVClient, jobs: CompactJobList, ts: int) -> int:
     """The schema version at `ts`. TiKV may have collected what it was then; each finished job says when it ended."""
     by_jobs = jobs.version_at(ts)
     try:

@@ -12,20 +12,20 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from etl.copy._csv_rows import CsvFormat, CsvRows, detect
-from etl.copy._dump_file import Span, compression, cuts, head, pieces
-from etl.copy._dump_folder import METADATA, Listing, list_folder, read_position
-from etl.copy._fields import Fields
-from etl.copy._schema_file import check_schema_file
-from etl.copy._sql_rows import RowStats, SqlRows
-from etl.copy._values import SQL, SQL_DOUBLED, Spelling, ValueRefused, column_array, csv_spelling
-from etl.copy.errors import CopyError, DumpError
-from etl.copy.source import Chunk, TableEstimate
-from relay import RelayError
-from relay.storage import open_storage
-from upstream.codec.columnar import arrow_type
-from upstream.folded import folded
-from upstream.schema import Table
+from sluice.etl.copy._csv_rows import CsvFormat, CsvRows, detect_format
+from sluice.etl.copy._dump_file import ByteRange, compression, read_decompressed, read_head, split_points
+from sluice.etl.copy._dump_folder import METADATA, DumpListing, list_folder, read_position
+from sluice.etl.copy._fields import FieldPositions
+from sluice.etl.copy._schema_file import check_schema_file
+from sluice.etl.copy._sql_rows import RowStats, SqlRows
+from sluice.etl.copy._values import SQL_DOUBLED_SYNTAX, SQL_SYNTAX, ValueRefused, ValueSyntax, column_array, csv_syntax
+from sluice.etl.copy.errors import CopyError, DumpError
+from sluice.etl.copy.source import SourceChunk, TableEstimate
+from sluice.relay import RelayError
+from sluice.relay.storage import open_storage
+from sluice.tidb.codec.columnar import arrow_type
+from sluice.tidb.folded import folded
+from sluice.tidb.schema import Table
 
 __all__ = ["CsvFormat", "DumplingFolder", "DumplingOptions"]
 
@@ -54,9 +54,9 @@ class DumplingOptions:
 
 
 class DumplingFolder:
-    """The folder at a URL; see `etl.copy.source.Source`."""
+    """The folder at a URL; see `sluice.etl.copy.source.RowSource`."""
 
-    def __init__(self, url: str, options: DumplingOptions, listing: Listing, position: int) -> None:
+    def __init__(self, url: str, options: DumplingOptions, listing: DumpListing, position: int) -> None:
         self._url = url
         self._storage = _open(url)
         self._options = replace(options, csv=replace(options.csv, escapes=options.escapes))
@@ -88,7 +88,7 @@ class DumplingFolder:
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
         """In another process; nothing is looked up."""
-        return cls(spec["url"], DumplingOptions.from_json(spec["options"]), Listing(), spec["position"])
+        return cls(spec["url"], DumplingOptions.from_json(spec["options"]), DumpListing(), spec["position"])
 
     def spec(self) -> dict[str, Any]:
         return {
@@ -99,7 +99,7 @@ class DumplingFolder:
         return f"Dumpling folder {self._url}"
 
     @property
-    def listing(self) -> Listing:
+    def listing(self) -> DumpListing:
         """The files, by table."""
         return self._listing
 
@@ -112,25 +112,26 @@ class DumplingFolder:
     def check_schema(self, table: Table) -> None:
         name = self._listing.schemas.get((table.schema_name, table.name))
         if name is not None:
-            text = b"".join(pieces(self._storage, name)).decode("utf-8", "replace")
+            text = b"".join(read_decompressed(self._storage, name)).decode("utf-8", "replace")
             check_schema_file(name, text, table)
 
-    def chunks(self, table: Table) -> list[Chunk]:
+    def chunks(self, table: Table) -> list[SourceChunk]:
         places: list[tuple[dict[str, Any], int]] = []
         form: CsvFormat | None = None
         for file in self._listing.rows.get((table.schema_name, table.name), ()):
             place: dict[str, Any] = {"file": file.name, "form": file.form}
             if file.form == "csv":
-                form = form or self._detected(file.name, table)
+                form = form or self._detected_format(file.name, table)
                 place["csv"] = form.to_json()
             ends = self._row_ends(form)
             if compression(file.name) or not ends or file.bytes <= self._options.chunk_bytes:
                 places.append((place, file.bytes))
                 continue
-            for lo, hi in cuts(self._storage, file.name, file.bytes, ends, self._options.chunk_bytes):
+            for lo, hi in split_points(self._storage, file.name, file.bytes, ends, self._options.chunk_bytes):
                 places.append(({**place, "range": [lo, hi], "size": file.bytes}, hi - lo))
         return [
-            Chunk(table.schema_name, table.name, number, place, size) for number, (place, size) in enumerate(places)
+            SourceChunk(table.schema_name, table.name, number, place, size)
+            for number, (place, size) in enumerate(places)
         ]
 
     def _row_ends(self, form: CsvFormat | None) -> tuple[bytes, ...]:
@@ -140,15 +141,15 @@ class DumplingFolder:
             return (b"),\n", b");\n")
         return (form.terminator.encode(),) if form.terminator in ("\n", "\r\n") else ()
 
-    def _detected(self, file: str, table: Table) -> CsvFormat:
+    def _detected_format(self, file: str, table: Table) -> CsvFormat:
         """How a file of this table is separated: as others of the folder, if its header says nothing else."""
         given = self._options.csv
         if given.is_known:
             return given
-        names, begin = _names(table), head(self._storage, file, _HEAD_BYTES)
+        names, begin = _names(table), read_head(self._storage, file, _HEAD_BYTES)
         if self._form is not None and begin.startswith(self._form.header_line(names)):
             return self._form
-        form = detect(file, begin, names, given)
+        form = detect_format(file, begin, names, given)
         if len(names) > 1:
             self._form = form
         return form
@@ -156,23 +157,23 @@ class DumplingFolder:
     def brings(self, table: Table) -> frozenset[str]:
         return frozenset()  # Dumpling leaves out what TiDB computes
 
-    def read(self, chunk: Chunk, table: Table) -> Iterator[pa.RecordBatch]:
+    def read(self, chunk: SourceChunk, table: Table) -> Iterator[pa.RecordBatch]:
         place = chunk.place
         file = str(place["file"])
         lo, hi = place.get("range") or (0, None)
-        span = Span(lo, hi, place.get("size"))
+        span = ByteRange(lo, hi, place.get("size"))
         rows: SqlRows | CsvRows
         if place["form"] == "sql":
-            spelling = SQL if self._options.escapes else SQL_DOUBLED
+            spelling = SQL_SYNTAX if self._options.escapes else SQL_DOUBLED_SYNTAX
             rows = SqlRows(file, _names(table), self._options.escapes, in_rows=lo > 0, offset=lo, stats=self.stats)
         else:
             form = CsvFormat(**place["csv"])
             assert form.separator is not None and form.delimiter is not None
-            spelling = csv_spelling(
+            spelling = csv_syntax(
                 form.delimiter.encode(), form.separator.encode(), form.null.encode(), escapes=form.escapes
             )
             rows = CsvRows(file, _names(table), form, at_header=form.header and lo == 0, offset=lo, stats=self.stats)
-        for piece in pieces(self._storage, file, span):
+        for piece in read_decompressed(self._storage, file, span):
             for names, fields, offset in rows.feed(piece):
                 if len(fields.start):
                     yield _batch(table, names, fields, (file, offset), spelling)
@@ -191,7 +192,7 @@ def _names(table: Table) -> list[str]:
 
 
 def _batch(
-    table: Table, names: Sequence[str], fields: Fields, where: tuple[str, int], spelling: Spelling
+    table: Table, names: Sequence[str], fields: FieldPositions, where: tuple[str, int], spelling: ValueSyntax
 ) -> pa.RecordBatch:
     """Fields, in the order of `names`, as a batch in the order of the table's columns."""
     file, offset = where

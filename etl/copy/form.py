@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from etl.copy.dumpling import CsvFormat, DumplingOptions
-from etl.copy.wish import BootstrapWish
+from sluice.etl.copy.dumpling import CsvFormat, DumplingOptions
+from sluice.etl.copy.request import BootstrapRequest
 
-__all__ = ["names_of", "wish_of"]
+__all__ = ["names_from_lines", "request_from_form"]
 
 _ESCAPES = {"\\r": "\r", "\\n": "\n", "\\t": "\t"}
 
 
-def wish_of(said: Mapping[str, Any], by: str) -> BootstrapWish:
+def request_from_form(said: Mapping[str, Any], by: str) -> BootstrapRequest:
     r"""The wish in a form's fields: `source`, `tables`, `into`, and of a dump's files `csv_separator`, `csv_delimiter`,
     `csv_line_terminator` (None where the header tells; with \r, \n and \t for these), `csv_null_value`, `csv_header`,
     `escape_backslash`.
@@ -27,16 +27,16 @@ def wish_of(said: Mapping[str, Any], by: str) -> BootstrapWish:
         header=said["csv_header"],
         null=said["csv_null_value"],
     )
-    return BootstrapWish(
+    return BootstrapRequest(
         source if "://" in source else str(Path(source).absolute()),
         DumplingOptions(form, escapes=said["escape_backslash"]),
-        names_of(said["tables"]),
-        names_of(said["into"]),
+        names_from_lines(said["tables"]),
+        names_from_lines(said["into"]),
         by,
     )
 
 
-def names_of(lines: Iterable[str] | None) -> tuple[str, ...]:
+def names_from_lines(lines: Iterable[str] | None) -> tuple[str, ...]:
     """Of a form's field with a name a line, where an empty one says nothing."""
     return tuple(line.strip() for line in lines or () if line.strip())
 

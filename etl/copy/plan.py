@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from etl.copy.definitions import Definitions
-from etl.copy.errors import CopyError
-from etl.copy.source import Chunk, Source
-from etl.formats.ddl_forms import unsure_columns
-from etl.rules import Filter, RouteError, Routes
-from upstream import tso
-from upstream.schema import Table
-from upstream.table_name import fits, full_name
+from sluice.etl.changes.formats.table_fallbacks import zone_dependent_columns
+from sluice.etl.changes.rules import Filter, RouteError, Routes
+from sluice.etl.copy.definitions import SourceSchema
+from sluice.etl.copy.errors import CopyError
+from sluice.etl.copy.source import RowSource, SourceChunk
+from sluice.tidb import tso
+from sluice.tidb.schema import Table
+from sluice.tidb.table_name import fits, full_name
 
 _LARGE_CHUNK_BYTES = 128 << 20
-_RATE = 30_000_000
+_ESTIMATED_BYTES_PER_S = 30_000_000
 """Bytes/s that two cores copy, MariaDB among them; see docs/reference/performance/jobs.md."""
 
 
@@ -62,7 +62,7 @@ class CopyPlan:
     ts: int
     schema_version: int
     tables: tuple[PlannedTable, ...] = ()
-    chunks: tuple[Chunk, ...] = ()
+    chunks: tuple[SourceChunk, ...] = ()
     of_table: tuple[int, ...] = ()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
@@ -79,12 +79,15 @@ class CopyPlan:
         for place, planned in enumerate(self.tables):
             source = planned.table.full_name
             goal = "" if planned.target == source else f" to {planned.target}"
-            found.append(f"copy     {source}{goal}: {_extent(planned.bytes, counts[place])}")
+            found.append(f"copy     {source}{goal}: {_extent_text(planned.bytes, counts[place])}")
         tables = "1 table" if len(self.tables) == 1 else f"{len(self.tables)} tables"
-        found.append(f"in all   {tables}: {_extent(sum(t.bytes for t in self.tables), len(self.chunks))}")
-        if self.bytes > _RATE:
-            minutes, seconds = divmod(round(self.bytes / _RATE), 60)
-            found.append(f"takes    about {minutes} min {seconds} s at {_RATE // 1_000_000} MB/s, as two cores do it")
+        found.append(f"in all   {tables}: {_extent_text(sum(t.bytes for t in self.tables), len(self.chunks))}")
+        if self.bytes > _ESTIMATED_BYTES_PER_S:
+            minutes, seconds = divmod(round(self.bytes / _ESTIMATED_BYTES_PER_S), 60)
+            found.append(
+                f"takes    about {minutes} min {seconds} s at {_ESTIMATED_BYTES_PER_S // 1_000_000} MB/s, as two"
+                f" cores do it"
+            )
         return [*found, *(f"note     {one}" for one in self.notes), *(f"stops    {one}" for one in self.problems)]
 
     def to_json(self) -> dict[str, Any]:
@@ -100,23 +103,23 @@ class CopyPlan:
         """The inverse of `to_json`."""
         return cls(
             document["ts"], document["schema_version"], tuple(map(PlannedTable.from_json, document["tables"])),
-            tuple(map(Chunk.from_json, document["chunks"])), tuple(document["of_table"]),
+            tuple(map(SourceChunk.from_json, document["chunks"])), tuple(document["of_table"]),
             tuple(document["problems"]), tuple(document["notes"]),
         )  # fmt: skip
 
 
-def make_plan(
-    source: Source, definitions: Definitions, filters: Filter, routes: Routes, globs: Sequence[str] = ()
+def make_copy_plan(
+    source: RowSource, definitions: SourceSchema, filters: Filter, routes: Routes, globs: Sequence[str] = ()
 ) -> CopyPlan:
     """What copying all that the rules want, or of it what matches one of `globs` (``schema.table``), takes. Raises
     CopyError when not even that can be known.
     """
-    return _Planner(source, definitions, filters, routes, globs).plan()
+    return _CopyPlanner(source, definitions, filters, routes, globs).plan()
 
 
-class _Planner:
+class _CopyPlanner:
     def __init__(
-        self, source: Source, definitions: Definitions, filters: Filter, routes: Routes, globs: Sequence[str]
+        self, source: RowSource, definitions: SourceSchema, filters: Filter, routes: Routes, globs: Sequence[str]
     ) -> None:
         self._source = source
         self._definitions = definitions
@@ -159,14 +162,16 @@ class _Planner:
         missing = [t.full_name for t in wanted if t.full_name not in self._held and self._matches(t.full_name)]
         if missing:
             self._problems.append(
-                f"{self._source.describe()} doesn't hold {_some(missing)}, which the rules want downstream: replication"
+                f"{self._source.describe()} doesn't hold {_abbreviate(missing)}, which the rules want downstream:"
+                f" replication"
                 " would meet rows of tables that aren't there. Leave them out with [filter] (ignore-table,"
                 " ignore-schemas, replicate-do-db), or dump all of them"
             )
         left = [t.full_name for t in wanted if not self._matches(t.full_name)]
         if left:
             self._notes.append(
-                f"not copied, as no --table names them: {_some(left)}. Replication will stop at their first row unless"
+                f"not copied, as no --table names them: {_abbreviate(left)}. Replication will stop at their first row"
+                f" unless"
                 " [filter] leaves them out, or they are there already"
             )
 
@@ -179,7 +184,7 @@ class _Planner:
         ]
         if unknown:
             self._problems.append(
-                f"the upstream had no {_some(unknown)} at {self._definitions.ts}: is {self._source.describe()} of"
+                f"the upstream had no {_abbreviate(unknown)} at {self._definitions.ts}: is {self._source.describe()} of"
                 " another cluster?"
             )
 
@@ -194,8 +199,8 @@ class _Planner:
         brought = tuple(sorted(self._source.brings(table)))
         return PlannedTable(table, target.schema, target.table, target.is_merged, size, brought)
 
-    def _chunks(self, tables: list[PlannedTable]) -> tuple[list[Chunk], list[int]]:
-        chunks: list[Chunk] = []
+    def _chunks(self, tables: list[PlannedTable]) -> tuple[list[SourceChunk], list[int]]:
+        chunks: list[SourceChunk] = []
         of_table: list[int] = []
         # Wide tables first: what separates their fields, narrow ones may not tell.
         for place in sorted(range(len(tables)), key=lambda n: -len(tables[n].table.writable_columns)):
@@ -216,12 +221,12 @@ class _Planner:
                 tables[place] = replace(tables[place], bytes=sum(chunk.bytes for chunk in found))
             chunks += found
             of_table += [place] * len(found)
-            if found and (lacking := [n for n in unsure_columns(planned.table) if n not in planned.brought]):
+            if found and (lacking := [n for n in zone_dependent_columns(planned.table) if n not in planned.brought]):
                 self._problems.append(without_values(planned.table, lacking))
         return chunks, of_table
 
 
-def _extent(size: int, chunks: int) -> str:
+def _extent_text(size: int, chunks: int) -> str:
     """How much there is to copy. TiDB without statistics tells no sizes, and a table may have no rows."""
     unit, power = next(
         ((unit, power) for unit, power in (("GB", 9), ("MB", 6), ("kB", 3)) if size >= 10**power), ("B", 0)
@@ -240,5 +245,5 @@ def without_values(table: Table, columns: Sequence[str]) -> str:
     )
 
 
-def _some(names: Sequence[str]) -> str:
+def _abbreviate(names: Sequence[str]) -> str:
     return f"{', '.join(names[:10])}{f' and {len(names) - 10} more' if len(names) > 10 else ''}"

@@ -7,97 +7,103 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Self
 
-from etl.copy.asked import Asked
-from etl.copy.base_source import BaseSource
-from etl.copy.bootstrap import Bootstrap, begun_job
-from etl.copy.bootstrap_run import BootstrapRun, BootstrapSummary, Progress
-from etl.copy.cluster import CopiedCluster
-from etl.copy.definitions import Definitions
-from etl.copy.dumpling import DumplingFolder, DumplingOptions
-from etl.copy.errors import CopyError
-from etl.copy.gc_hold import GcHold
-from etl.copy.hindrances import needed_from, relay_problems
-from etl.copy.loads import MakeLoads, SparkLoads
-from etl.copy.plan import CopyPlan
-from etl.copy.source import Source
-from etl.copy.tidb_sql import TidbAddress, TidbSql
-from etl.copy.watch import Watch, check_kept
-from etl.copy.wish import BootstrapWish
-from etl.landing.planner import Planner
-from etl.ownership import Pipeline
-from etl.settings import Settings
-from etl.spark.place import Place
-from relay.jobs import CANCEL, CANCELLED, OVER, Job, Jobs, Run, Runner
-from relay.retention import Consumers, consumer_name
+from sluice.etl.copy.bootstrap import BootstrapPlanner, find_open_job
+from sluice.etl.copy.bootstrap_run import BootstrapRun, BootstrapSummary, CopyProgressCounts
+from sluice.etl.copy.copy_source_cluster import SourceCluster
+from sluice.etl.copy.definitions import SourceSchema
+from sluice.etl.copy.dumpling import DumplingFolder, DumplingOptions
+from sluice.etl.copy.errors import CopyError
+from sluice.etl.copy.gc_safepoint import GcSafePoint
+from sluice.etl.copy.plan import CopyPlan
+from sluice.etl.copy.preconditions import PreconditionMonitor, check_binlogs_retained
+from sluice.etl.copy.preflight import needed_from, relay_problems
+from sluice.etl.copy.request import BootstrapRequest
+from sluice.etl.copy.snapshot_source import SnapshotSource
+from sluice.etl.copy.source import RowSource
+from sluice.etl.copy.spark_loads import MakeLoads, SparkLoadMaker
+from sluice.etl.copy.spec import BootstrapSpec
+from sluice.etl.copy.tidb_sql import TidbAddress, TidbSql
+from sluice.etl.downstream.ownership import PipelineIdentity
+from sluice.etl.landing.planner import WindowPlanner
+from sluice.etl.settings import Settings
+from sluice.etl.spark.session_target import SessionTarget
+from sluice.relay.jobs import CANCEL, CANCELLED, FINAL_STATES, Job, JobRun, Jobs, Runner
+from sluice.relay.retention import Consumers, consumer_name
 
 __all__ = [
-    "BASE",
-    "TIDB",
-    "BootstrapWork",
+    "SNAPSHOT_SCHEME",
+    "TIDB_SCHEME",
+    "BootstrapSession",
     "cancel_bootstrap",
     "plan_bootstrap",
     "resume_bootstrap",
     "run_bootstrap",
 ]
 
-TIDB = "tidb://"
+TIDB_SCHEME = "tidb://"
 """In the place of a dump's URL: the TiDB of [upstream] sql-host, as it is when the copy begins."""
-BASE = "base://"
+SNAPSHOT_SCHEME = "base://"
 """In the place of a dump's URL: the youngest base of the archive, or with its name behind it another one."""
 
-ShowProgress = Callable[[Progress], None]
+ShowProgress = Callable[[CopyProgressCounts], None]
 
 
-class BootstrapWork:
+class BootstrapSession:
     """What a process that has to do with a bootstrap needs: the cluster, the source, TiDB's GC held back for it."""
 
     def __init__(
-        self, settings: Settings, source: Source, globs: tuple[str, ...], stack: ExitStack, *, with_schema: bool = True
+        self,
+        settings: Settings,
+        source: RowSource,
+        globs: tuple[str, ...],
+        stack: ExitStack,
+        *,
+        with_schema: bool = True,
     ) -> None:
         self._settings = settings
         self._source = source
         self._stack = stack
-        self._pipeline = Pipeline.of(settings)
-        self.cluster = stack.enter_context(CopiedCluster.of(settings.upstream))
-        self._hold = (
-            GcHold(self.cluster.pd, f"sluice-{self._pipeline.id}", source.position)
+        self._pipeline = PipelineIdentity.from_settings(settings)
+        self.cluster = stack.enter_context(SourceCluster.connect(settings.upstream))
+        self._safe_point = (
+            GcSafePoint(self.cluster.pd, f"sluice-{self._pipeline.id}", source.position)
             if isinstance(source, TidbSql)
             else None
         )
         position = source.position
         self._needed = needed_from(settings.open_relay(), position)
-        definitions = self.cluster.definitions(position) if with_schema else Definitions(position, 0, (), ())
-        self.bootstrap = Bootstrap(settings, source, definitions, self.cluster.pd.cluster_id, globs)
+        definitions = self.cluster.definitions(position) if with_schema else SourceSchema(position, 0, (), ())
+        self.bootstrap = BootstrapPlanner(settings, source, definitions, self.cluster.pd.cluster_id, globs)
 
     @classmethod
     @contextmanager
-    def asked_for(cls, settings: Settings, wish: BootstrapWish) -> Iterator[Self]:
+    def from_request(cls, settings: Settings, wish: BootstrapRequest) -> Iterator[Self]:
         """To begin what a person asks for. Raises CopyError, PDError, TiKVError, EtcdError."""
         with ExitStack() as stack:
-            work = cls(settings, _source(settings, wish.url, wish.options), wish.globs, stack)
+            work = cls(settings, _open_source(settings, wish.url, wish.options), wish.globs, stack)
             work.hold_gc()
             yield work
 
     @classmethod
     @contextmanager
-    def of_job(cls, settings: Settings, job: Job, *, with_schema: bool = True) -> Iterator[Self]:
+    def from_job(cls, settings: Settings, job: Job, *, with_schema: bool = True) -> Iterator[Self]:
         """To go on with a job; `with_schema` unless only rows are copied. Raises CopyError, PDError, TiKVError,
         EtcdError.
         """
-        asked = Asked.from_json(job.spec.asked)
+        asked = BootstrapSpec.from_json(job.spec.asked)
         with ExitStack() as stack:
             yield cls(settings, asked.open_source(), asked.tables, stack, with_schema=with_schema)
 
     def hold_gc(self) -> None:
         """Have TiDB keep what is to be read, as long as this is open. Raises CopyError if it has not, PDError."""
-        if self._hold is not None:
-            self._stack.enter_context(self._hold)
+        if self._safe_point is not None:
+            self._stack.enter_context(self._safe_point)
 
     def problems(self) -> list[str]:
         """Why the pipeline can't replicate what comes after the source's position; waits until that is known, see
-        `CopiedCluster.awaited_problems`.
+        `SourceCluster.awaited_problems`.
         """
-        return self.cluster.awaited_problems(self._needed, self._pipeline, self._settings.window)
+        return self.cluster.wait_until_ready(self._needed, self._pipeline, self._settings.window)
 
     def plan(self, into: Sequence[str]) -> CopyPlan:
         """What would be done, and what hinders it now. What only time can tell is a note."""
@@ -110,52 +116,52 @@ class BootstrapWork:
             return dataclasses.replace(plan, notes=(*plan.notes, f"{error}. A copy waits for that"))
         return dataclasses.replace(plan, problems=(*plan.problems, *found))
 
-    def begin(self, wish: BootstrapWish) -> Job:
-        """The job, see `Bootstrap.begin`."""
-        if begun_job(Jobs.of(self._settings.open_relay())) is None and (found := self.problems()):
+    def begin(self, wish: BootstrapRequest) -> Job:
+        """The job, see `BootstrapPlanner.begin`."""
+        if find_open_job(Jobs.for_pipeline(self._settings.open_relay())) is None and (found := self.problems()):
             plan = self.bootstrap.plan(wish.into)
             raise CopyError("\n".join((*plan.problems, *found)))
         return self.bootstrap.begin(wish.into, wish.by)
 
     def register(self) -> None:
-        """See `CopiedCluster.registered`; it is looked at now and then from here on."""
+        """See `SourceCluster.registered`; it is looked at now and then from here on."""
         self._stack.enter_context(self.cluster.registered(self._pipeline, self._needed, self._settings.window))
         planner = self._stack.enter_context(closing(self.cluster.planner(self._settings.window)))
-        self.bootstrap.watch = Watch(lambda: self._look(planner))
+        self.bootstrap.watch = PreconditionMonitor(lambda: self._look(planner))
         self.bootstrap.watch.now()
 
-    def _look(self, planner: Planner) -> None:
+    def _look(self, planner: WindowPlanner) -> None:
         """What the copy needs is still there, as far as that can be known, and nothing was landed that begins later.
         Raises CopyError.
         """
-        if self._hold is not None:
-            self._hold.check()
+        if self._safe_point is not None:
+            self._safe_point.check()
         if found := relay_problems(self._settings.open_relay(), self._source.position):
             raise CopyError(found[0])
         try:
-            check_kept(planner, needed_from(self._settings.open_relay(), self._source.position))
+            check_binlogs_retained(planner, needed_from(self._settings.open_relay(), self._source.position))
         except CopyError as error:
             if not error.transient:  # a pump that doesn't answer is waited for when replication begins
                 raise
 
-    def run_of(self, job: Job, run: Run, on_progress: ShowProgress | None = None) -> BootstrapRun:
-        """See `Bootstrap.run_of`."""
+    def run_of(self, job: Job, run: JobRun, on_progress: ShowProgress | None = None) -> BootstrapRun:
+        """See `BootstrapPlanner.run_of`."""
         return self.bootstrap.run_of(job, run, on_progress)
 
     def loads(self, on_progress: ShowProgress | None = None) -> MakeLoads:
         """Made on Spark, which is waited for."""
         settings, role = self._settings, self._settings.spark_role("copy")
-        spark = SparkLoads(Place(settings.spark, role, settings.relay.url), self._source.spec())
+        spark = SparkLoadMaker(SessionTarget(settings.spark, role, settings.relay.url), self._source.spec())
         self._stack.callback(spark.close)
         if on_progress is not None:
-            on_progress(Progress(doing=f"waiting for Spark at {self._settings.spark.remote}"))
+            on_progress(CopyProgressCounts(doing=f"waiting for Spark at {self._settings.spark.remote}"))
         spark.connect()
         return spark
 
-    def let_go(self, summary: BootstrapSummary) -> None:
+    def release(self, summary: BootstrapSummary) -> None:
         """Once it is over TiDB's GC goes on; of one that was given up the pumps need keep nothing."""
-        if summary.state in OVER and self._hold is not None:
-            self._hold.release()
+        if summary.state in FINAL_STATES and self._safe_point is not None:
+            self._safe_point.release()
         if summary.state == CANCELLED:
             relay = self._settings.open_relay()
             if relay.last() is None:  # else other pipelines land, and are registered by the same name
@@ -163,17 +169,17 @@ class BootstrapWork:
             Consumers(relay).forget(consumer_name(self._settings.downstream_name))
 
 
-def plan_bootstrap(settings: Settings, wish: BootstrapWish) -> CopyPlan:
+def plan_bootstrap(settings: Settings, wish: BootstrapRequest) -> CopyPlan:
     """What a bootstrap would do, and in `problems` what hinders it. Writes nothing. Raises CopyError, DownstreamError,
     PDError, TiKVError, EtcdError.
     """
-    with BootstrapWork.asked_for(settings, wish) as work:
+    with BootstrapSession.from_request(settings, wish) as work:
         return work.plan(wish.into)
 
 
 def run_bootstrap(
     settings: Settings,
-    wish: BootstrapWish,
+    wish: BootstrapRequest,
     *,
     make: MakeLoads | None = None,
     on_progress: ShowProgress | None = None,
@@ -183,7 +189,7 @@ def run_bootstrap(
     `plan_bootstrap`, and CopyError for what hinders it, JobOverlapError, JobRunsError, LeaseLostError, DdlError,
     WorkerError.
     """
-    with BootstrapWork.asked_for(settings, wish) as work:
+    with BootstrapSession.from_request(settings, wish) as work:
         job = work.begin(wish)
         return _run(work, job, runner or Runner("a bootstrap"), (make, on_progress))
 
@@ -192,7 +198,7 @@ def resume_bootstrap(
     settings: Settings, job: Job, runner: Runner, on_progress: ShowProgress | None = None
 ) -> BootstrapSummary:
     """Go on with a bootstrap that was paused, interrupted, or has failed. Raises as `run_bootstrap`."""
-    with BootstrapWork.of_job(settings, job) as work:
+    with BootstrapSession.from_job(settings, job) as work:
         work.hold_gc()
         return _run(work, job, runner, (None, on_progress))
 
@@ -202,48 +208,48 @@ def cancel_bootstrap(settings: Settings, job: Job, runner: Runner) -> BootstrapS
     as `run_bootstrap`.
     """
     job.order(CANCEL, str(runner))
-    with BootstrapWork.of_job(settings, job) as work, job.run_as(runner) as run:
+    with BootstrapSession.from_job(settings, job) as work, job.run(runner) as run:
         summary = work.run_of(job, run).cancel()
-        work.let_go(summary)
+        work.release(summary)
         return summary
 
 
 def _run(
-    work: BootstrapWork, job: Job, runner: Runner, ways: tuple[MakeLoads | None, ShowProgress | None]
+    work: BootstrapSession, job: Job, runner: Runner, ways: tuple[MakeLoads | None, ShowProgress | None]
 ) -> BootstrapSummary:
     make, on_progress = ways
-    with job.run_as(runner) as run:
+    with job.run(runner) as run:
         work.register()
         summary = work.run_of(job, run, on_progress).whole(make or work.loads(on_progress))
-    work.let_go(summary)
+    work.release(summary)
     return summary
 
 
-def _source(settings: Settings, url: str, options: DumplingOptions) -> Source:
+def _open_source(settings: Settings, url: str, options: DumplingOptions) -> RowSource:
     if settings.downstream.type != "mysql":
         raise CopyError(
             f"[downstream] type is {settings.downstream.type}: only a database can be made a replica by a copy"
         )
-    if url.startswith("tidb:") and url != TIDB:
-        raise CopyError(f"{url}: give {TIDB} alone; where TiDB is say [upstream] sql-host and sql-port")
-    if url.startswith(BASE):
-        return _base(settings, url.removeprefix(BASE))
-    return _tidb(settings) if url == TIDB else DumplingFolder.open(url, options)
+    if url.startswith("tidb:") and url != TIDB_SCHEME:
+        raise CopyError(f"{url}: give {TIDB_SCHEME} alone; where TiDB is say [upstream] sql-host and sql-port")
+    if url.startswith(SNAPSHOT_SCHEME):
+        return _open_snapshot(settings, url.removeprefix(SNAPSHOT_SCHEME))
+    return _open_tidb(settings) if url == TIDB_SCHEME else DumplingFolder.open(url, options)
 
 
-def _base(settings: Settings, name: str) -> Source:
+def _open_snapshot(settings: Settings, name: str) -> RowSource:
     """The base of that name; without one that of the copy that was begun, else the youngest."""
-    job = begun_job(Jobs.of(settings.open_relay()))
-    begun = {} if job is None else Asked.from_json(job.spec.asked).source
+    job = find_open_job(Jobs.for_pipeline(settings.open_relay()))
+    begun = {} if job is None else BootstrapSpec.from_json(job.spec.asked).source
     if not name and begun.get("kind") == "base" and begun.get("url") == settings.archive_url:
-        return BaseSource.from_spec(begun)
-    return BaseSource.named(settings.archive_url, name) if name else BaseSource.latest(settings.archive_url)
+        return SnapshotSource.from_spec(begun)
+    return SnapshotSource.open(settings.archive_url, name) if name else SnapshotSource.latest(settings.archive_url)
 
 
-def _tidb(settings: Settings) -> TidbSql:
+def _open_tidb(settings: Settings) -> TidbSql:
     """TiDB as it is now; where a copy from there was begun, as it was then."""
-    address = TidbAddress.of(settings.upstream)
+    address = TidbAddress.from_settings(settings.upstream)
     now = TidbSql.now(address)
-    job = begun_job(Jobs.of(settings.open_relay()))
-    begun = {} if job is None else Asked.from_json(job.spec.asked).source
+    job = find_open_job(Jobs.for_pipeline(settings.open_relay()))
+    begun = {} if job is None else BootstrapSpec.from_json(job.spec.asked).source
     return TidbSql.from_spec(begun) if begun == {**now.spec(), "position": begun.get("position")} else now

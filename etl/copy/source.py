@@ -14,14 +14,14 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from upstream.schema import Table
-from upstream.table_name import full_name
+from sluice.tidb.schema import Table
+from sluice.tidb.table_name import full_name
 
-_SHOWN = 500
+_MAX_SHOWN_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class SourceChunk:
     """Rows of one table. `place` says where they are, in the source's own terms; `bytes` is about how much there is to
     read.
     """
@@ -38,7 +38,7 @@ class Chunk:
         return full_name(self.schema, self.table)
 
     def __str__(self) -> str:
-        return f"{self.full_name} {json.dumps(dict(self.place))}"[:_SHOWN]
+        return f"{self.full_name} {json.dumps(dict(self.place))}"[:_MAX_SHOWN_CHARS]
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` is the inverse."""
@@ -48,7 +48,7 @@ class Chunk:
         }  # fmt: skip
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Chunk:
+    def from_json(cls, document: Mapping[str, Any]) -> SourceChunk:
         """The inverse of `to_json`."""
         return cls(**document)
 
@@ -68,7 +68,7 @@ class TableEstimate:
         return full_name(self.schema, self.table)
 
 
-class Source(Protocol):
+class RowSource(Protocol):
     """Rows at one timestamp. Every method raises CopyError."""
 
     @property
@@ -79,7 +79,9 @@ class Source(Protocol):
         """What it is and where, for people; without secrets."""
 
     def spec(self) -> dict[str, Any]:
-        """What `etl.copy.sources.open_source` needs to open it in another process, as JSON values without secrets."""
+        """What `sluice.etl.copy.sources.open_source` needs to open it in another process, as JSON values without
+        secrets.
+        """
 
     def tables(self) -> Sequence[TableEstimate]:
         """The tables that it holds, sorted by name."""
@@ -89,13 +91,13 @@ class Source(Protocol):
         position.
         """
 
-    def chunks(self, table: Table) -> Sequence[Chunk]:
+    def chunks(self, table: Table) -> Sequence[SourceChunk]:
         """The chunks of a table, numbered from 0; the same ones each time."""
 
     def brings(self, table: Table) -> frozenset[str]:
         """Return the names of the stored generated columns that all its rows of the table hold."""
 
-    def read(self, chunk: Chunk, table: Table) -> Iterator[pa.RecordBatch]:
+    def read(self, chunk: SourceChunk, table: Table) -> Iterator[pa.RecordBatch]:
         """The rows of a chunk: one column for each of `table.writable_columns` and of what it brings, in table order,
-        in types and texts of `upstream.rows.arrow_schema`.
+        in types and texts of `sluice.tidb.rows.arrow_schema`.
         """

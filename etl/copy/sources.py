@@ -1,30 +1,30 @@
-"""The kinds of sources, opened anywhere from what `Source.spec` says."""
+"""The kinds of sources, opened anywhere from what `RowSource.spec` says."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from etl.copy.dumpling import DumplingFolder
-from etl.copy.errors import CopyError
-from etl.copy.source import Source
+from sluice.etl.copy.dumpling import DumplingFolder
+from sluice.etl.copy.errors import CopyError
+from sluice.etl.copy.source import RowSource
 
 
-def place_of(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """The URL that whoever reads a source with this `Source.spec` reads files at; none for a database."""
+def source_url(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """The URL that whoever reads a source with this `RowSource.spec` reads files at; none for a database."""
     return (str(spec["url"]),) if "url" in spec else ()
 
 
-def open_source(spec: Mapping[str, Any]) -> Source:
+def open_source(spec: Mapping[str, Any]) -> RowSource:
     """The source that `spec` describes, to read chunks from. Raises CopyError."""
     if spec.get("kind") == "dumpling":
         return DumplingFolder.from_spec(spec)
     if spec.get("kind") == "tidb-sql":
-        from etl.copy.tidb_sql import TidbSql  # workers that read a dump load no database client
+        from sluice.etl.copy.tidb_sql import TidbSql  # workers that read a dump load no database client
 
         return TidbSql.from_spec(spec)
     if spec.get("kind") == "base":
-        from etl.copy.base_source import BaseSource
+        from sluice.etl.copy.snapshot_source import SnapshotSource
 
-        return BaseSource.from_spec(spec)
+        return SnapshotSource.from_spec(spec)
     raise CopyError(f"a source of the unknown kind {spec.get('kind')!r}")

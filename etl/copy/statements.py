@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from etl.rules import Filter, Routes, scope_ddl
-from etl.steps import ScopedDdl
-from upstream.column_types import FLAG_AUTO_INCREMENT
-from upstream.ddl_actions import Action
-from upstream.ddl_job import DdlJob, Effect
-from upstream.schema import STATE_PUBLIC, Schema, Table
+from sluice.etl.changes.rules import Filter, Routes, scope_ddl
+from sluice.etl.changes.steps import ScopedDdl
+from sluice.tidb.column_types import FLAG_AUTO_INCREMENT
+from sluice.tidb.ddl_actions import Action
+from sluice.tidb.ddl_job import DdlEffect, DdlJob
+from sluice.tidb.schema import STATE_PUBLIC, Schema, Table
 
 
 def create_schema(schema: Schema, ts: int) -> DdlJob:
@@ -25,17 +25,17 @@ def create_schema(schema: Schema, ts: int) -> DdlJob:
         query=f"CREATE DATABASE {schema.name}",
         type=Action.CREATE_SCHEMA,
         schema_name=schema.name,
-        effect=Effect({schema.id: schema}),
+        effect=DdlEffect({schema.id: schema}),
     )
 
 
-def create(table: Table, ts: int) -> DdlJob:
+def create_object(table: Table, ts: int) -> DdlJob:
     """CREATE TABLE, VIEW or SEQUENCE."""
     kind = Action.CREATE_VIEW if table.is_view else Action.CREATE_SEQUENCE if table.is_sequence else Action.CREATE_TABLE
     return _job(kind, ts, f"{kind.name.replace('_', ' ')} {table.full_name}", table)
 
 
-def add_rest(bare: Table, table: Table, ts: int) -> list[DdlJob]:
+def add_indexes_and_keys(bare: Table, table: Table, ts: int) -> list[DdlJob]:
     """What adds the secondary indexes, then the foreign keys, that `bare` lacks."""
     indexed = replace(table, foreign_keys=())
     steps = [(Action.ADD_INDEX, bare, indexed), (Action.ADD_FOREIGN_KEY, indexed, table)]
@@ -46,7 +46,7 @@ def add_rest(bare: Table, table: Table, ts: int) -> list[DdlJob]:
     ]
 
 
-def without_rest(table: Table, *, indexes: bool) -> Table:
+def bare_table(table: Table, *, indexes: bool) -> Table:
     """Without foreign keys, and if `indexes` without the secondary indexes: what begins with an AUTO_INCREMENT column
     stays, servers want it indexed.
     """
@@ -58,7 +58,7 @@ def without_rest(table: Table, *, indexes: bool) -> Table:
     return replace(bare, indexes=kept)
 
 
-def scoped(ddl: DdlJob, filters: Filter, routes: Routes) -> ScopedDdl | None:
+def scoped_statement(ddl: DdlJob, filters: Filter, routes: Routes) -> ScopedDdl | None:
     """The statement as the rules want it downstream, None if they don't. Raises ScopeError."""
     before = {table_id: table for table_id, table in ddl.before.items() if table is not None}
     return scope_ddl(ddl, before, filters, routes).ddl
@@ -73,5 +73,5 @@ def _job(kind: Action, ts: int, query: str, table: Table) -> DdlJob:
         type=kind,
         schema_name=table.schema_name,
         table_name=table.name,
-        effect=Effect({}, {table.id: table}),
+        effect=DdlEffect({}, {table.id: table}),
     )

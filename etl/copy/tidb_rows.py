@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from etl.copy.block_rows import batch_of
-from etl.copy.errors import CopyError
-from etl.copy.tidb_session import TidbSession
-from etl.formats.sql_text import quote_name, quote_table
-from upstream.schema import Table
+from sluice.etl.changes.formats.sql_text import quote_name, quote_table
+from sluice.etl.copy.block_rows import batch_of
+from sluice.etl.copy.errors import CopyError
+from sluice.etl.copy.tidb_session import TidbSession
+from sluice.tidb.schema import Table
 
 
 def read_rows(session: TidbSession, table: Table, condition: str) -> Iterator[pa.RecordBatch]:
     """The rows of `table` that a condition (SQL) takes, in no order: `table.columns`, in types and texts of
-    `upstream.rows.arrow_schema`. Neither side holds more than a few megabytes of them. Raises CopyError.
+    `sluice.tidb.rows.arrow_schema`. Neither side holds more than a few megabytes of them. Raises CopyError.
     """
     columns = table.columns
     # A FLOAT is printed with six digits where it is large or small; as a DOUBLE it has all, its zero's sign among them.

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pymysql
 
-from etl import server_errors
-from etl.copy.errors import CopyError
-from etl.formats.result_blocks import result_blocks
-from etl.formats.sql_text import fill
-from etl.formats.text_rows import Block
-from etl.sql_login import LoginConnection
-from etl.sql_tls import sql_tls
+from sluice.etl.changes import server_errors
+from sluice.etl.changes.formats.mysql_result_stream import result_blocks
+from sluice.etl.changes.formats.mysql_rows import RowBlock
+from sluice.etl.changes.formats.sql_text import fill_placeholders
+from sluice.etl.copy.errors import CopyError
+from sluice.etl.settings.sql_login import LoginConnection
+from sluice.etl.settings.sql_tls import sql_tls
 
 if TYPE_CHECKING:
-    from etl.settings import Upstream
+    from sluice.etl.settings import Upstream
 
 _READ_TIMEOUT_S = 600
 _UNREAD_S = 3600
@@ -50,7 +50,7 @@ class TidbAddress:
     ssl_verify_identity: bool = True
 
     @classmethod
-    def of(cls, upstream: Upstream) -> Self:
+    def from_settings(cls, upstream: Upstream) -> Self:
         """Where the settings say that TiDB is. Raises CopyError if they don't."""
         if not upstream.sql_host:
             raise CopyError("[upstream] sql-host is missing: it says where TiDB is read")
@@ -98,7 +98,7 @@ class TidbSession:
 
     def __init__(self, address: TidbAddress) -> None:
         self.address = address
-        with self._told("connect"):
+        with self._translated_errors("connect"):
             self._connection = LoginConnection(
                 host=address.host, port=address.port, user=address.user, password=address.password(),
                 ssl=address.tls(), charset="utf8mb4", conv={}, use_unicode=False, autocommit=None,
@@ -123,17 +123,17 @@ class TidbSession:
 
     def read_at(self, ts: int) -> None:
         """Read rows and schema as of `ts` (TSO) from now on."""
-        self.query(fill("SET @@tidb_snapshot = %s", (str(ts),)))
+        self.query(fill_placeholders("SET @@tidb_snapshot = %s", (str(ts),)))
 
     def query(self, statement: str) -> list[tuple[bytes | None, ...]]:
         """All rows of a small result."""
-        with self._told(statement), self._connection.cursor() as cursor:
+        with self._translated_errors(statement), self._connection.cursor() as cursor:
             cursor.execute(statement)
             return list(cursor.fetchall())
 
-    def blocks(self, statement: str) -> Iterator[Block]:
+    def blocks(self, statement: str) -> Iterator[RowBlock]:
         """The result as it comes from the server; who doesn't read to its end closes the session."""
-        with self._told(statement):
+        with self._translated_errors(statement):
             yield from result_blocks(self._connection, statement, _READ_TIMEOUT_S)
 
     def close(self) -> None:
@@ -159,7 +159,7 @@ class TidbSession:
         return True
 
     @contextlib.contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def _translated_errors(self, what: str) -> Iterator[None]:
         try:
             yield
         except (pymysql.MySQLError, OSError) as error:

@@ -14,29 +14,29 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from etl.copy._key_cuts import Key, between, equal
-from etl.copy.errors import CopyError
-from etl.copy.source import Chunk, TableEstimate
-from etl.copy.tidb_rows import read_rows
-from etl.copy.tidb_session import TidbAddress, TidbSession
-from etl.formats.key_ranges import KeyColumn, finer, in_range, key_columns
-from etl.formats.sql_text import literal, quote_table
-from upstream.history import SYSTEM_SCHEMAS
-from upstream.schema import Table
-from upstream.table_name import full_name
+from sluice.etl.changes.formats.key_ranges import KeyColumn, in_range, key_columns, refined_bounds
+from sluice.etl.changes.formats.sql_text import literal, quote_table
+from sluice.etl.copy._key_cuts import Key, key_equals, split_between
+from sluice.etl.copy.errors import CopyError
+from sluice.etl.copy.source import SourceChunk, TableEstimate
+from sluice.etl.copy.tidb_rows import read_rows
+from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
+from sluice.tidb.history import SYSTEM_SCHEMAS
+from sluice.tidb.schema import Table
+from sluice.tidb.table_name import full_name
 
 __all__ = ["TidbAddress", "TidbSql"]
 
-_PARTS_A_REGION = 3
+_PARTS_PER_REGION = 3
 """A region has 96 MiB, a chunk should have some 32."""
-_FEW_REGIONS = 32
+_SMALL_REGION_COUNT = 32
 """Where there are more of them, they are chunks enough."""
 _REGION_BYTES, _SMALL_BYTES = 64 << 20, 1 << 20
 """What is taken for the size of a region, and of a table with few rows, as long as TiDB has no statistics."""
 
 
 class TidbSql:
-    """The TiDB at an address as of a timestamp; see `etl.copy.source.Source`."""
+    """The TiDB at an address as of a timestamp; see `sluice.etl.copy.source.RowSource`."""
 
     few_rows = 20_000
     """A table of one region with no more rows is one chunk."""
@@ -92,7 +92,7 @@ class TidbSql:
                 f" {self.describe()} and {', '.join(wanted)} for PD and TiKV: are both of one cluster?"
             )
 
-    def chunks(self, table: Table) -> list[Chunk]:
+    def chunks(self, table: Table) -> list[SourceChunk]:
         key = key_columns(table)
         with self._session() as session:
             sampled = self._sampled(session, table, key) if key else []
@@ -101,7 +101,9 @@ class TidbSql:
         edges: list[list[str] | None] = [None, *bounds, None]
         size = self._sizes.get(table.full_name) or (_SMALL_BYTES if is_small else len(sampled) * _REGION_BYTES)
         return [
-            Chunk(table.schema_name, table.name, number, {"key_low": low, "key_high": high}, size // (len(bounds) + 1))
+            SourceChunk(
+                table.schema_name, table.name, number, {"key_low": low, "key_high": high}, size // (len(bounds) + 1)
+            )
             for number, (low, high) in enumerate(pairwise(edges))
         ]
 
@@ -127,7 +129,7 @@ class TidbSql:
             if low is None or high is None:
                 return []
             starts = [int(value or 0) for (value,) in sampled]
-            return [[str(bound)] for bound in finer(starts, int(low), int(high), _PARTS_A_REGION)]
+            return [[str(bound)] for bound in refined_bounds(starts, int(low), int(high), _PARTS_PER_REGION)]
         found: list[list[str]] = []
         for row in self._with_inner(session, table, key, sampled)[1:]:
             try:
@@ -145,18 +147,18 @@ class TidbSql:
         the order that TiDB gives them: a made-up one may stand elsewhere in a collation's order.
         """
         index = table.primary_index
-        if not sampled or len(sampled) > _FEW_REGIONS or index is None or len(index.columns) != len(key):
+        if not sampled or len(sampled) > _SMALL_REGION_COUNT or index is None or len(index.columns) != len(key):
             return sampled
         names, start = _names(key), f"SELECT {_names(key)} FROM {quote_table(table)}"
         last = session.query(f"{start} ORDER BY {_names(key, ' DESC')} LIMIT 1")
-        places = [p for a, b in pairwise([*sampled, *last]) for p in between(key, a, b, _PARTS_A_REGION)]
+        places = [p for a, b in pairwise([*sampled, *last]) for p in split_between(key, a, b, _PARTS_PER_REGION)]
         inner = [
             tuple(row)
             for place in places
             for row in session.query(f"{start} WHERE {in_range(key, place, None)} ORDER BY {names} LIMIT 1")
         ]
         try:
-            conditions = [equal(key, row) for row in dict.fromkeys([*map(tuple, sampled), *inner])]
+            conditions = [key_equals(key, row) for row in dict.fromkeys([*map(tuple, sampled), *inner])]
         except UnicodeDecodeError:
             return sampled
         return list(session.query(f"{start} WHERE {' OR '.join(conditions)} ORDER BY {names}"))
@@ -164,7 +166,7 @@ class TidbSql:
     def brings(self, table: Table) -> frozenset[str]:
         return frozenset(column.name for column in table.stored_columns if column.generated)
 
-    def read(self, chunk: Chunk, table: Table) -> Iterator[pa.RecordBatch]:
+    def read(self, chunk: SourceChunk, table: Table) -> Iterator[pa.RecordBatch]:
         where = in_range(key_columns(table), chunk.place["key_low"], chunk.place["key_high"])
         with self._session() as session:
             yield from read_rows(session, replace(table, columns=table.stored_columns), where)

@@ -1,7 +1,7 @@
 """Chunks become the text that LOAD DATA reads, in Spark's workers.
 
-What comes back is one Arrow row a LOAD statement: `layout` as JSON (`etl.formats.load_data`), `rows` inside, `warnings`
-that the server will give for them, the text.
+What comes back is one Arrow row a LOAD statement: `layout` as JSON (`sluice.etl.changes.formats.load_data`), `rows`
+inside, `warnings` that the server will give for them, the text.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from etl.copy.source import Chunk
-from etl.copy.sources import open_source
-from etl.formats.load_data import format_load
-from upstream.schema import Table
+from sluice.etl.changes.formats.load_data import format_load
+from sluice.etl.copy.source import SourceChunk
+from sluice.etl.copy.sources import open_source
+from sluice.tidb.schema import Table
 
 LOAD_SCHEMA = pa.schema(
     [("layout", pa.string()), ("rows", pa.int64()), ("warnings", pa.int64()), ("payload", pa.binary())]
 )
 
 
-def make_loads(spec: Mapping[str, Any], chunk: Chunk, table: Table) -> Iterator[pa.RecordBatch]:
+def make_loads(spec: Mapping[str, Any], chunk: SourceChunk, table: Table) -> Iterator[pa.RecordBatch]:
     """The loads of a chunk, in LOAD_SCHEMA, one a batch. Raises CopyError, OSError."""
     return loads_of(table, open_source(spec).read(chunk, table))
 
@@ -39,13 +39,13 @@ def loads_of(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
                     pa.array([json.dumps(load.layout.to_json())]),
                     pa.array([load.rows]),
                     pa.array([load.warnings]),
-                    _one(load.payload),
+                    _single_value(load.payload),
                 ],
                 schema=LOAD_SCHEMA,
             )
 
 
-def _one(payload: pa.Buffer) -> pa.BinaryArray:
+def _single_value(payload: pa.Buffer) -> pa.BinaryArray:
     """One value, without a copy."""
     return pa.BinaryArray.from_buffers(
         pa.binary(), 1, [None, pa.array([0, payload.size], pa.int32()).buffers()[1], payload]

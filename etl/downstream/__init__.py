@@ -1,51 +1,51 @@
 """The connection to a MySQL-protocol downstream, and how far that downstream is."""
 
-from etl.downstream.checkpoint import (
+from sluice.etl.downstream.checkpoint import (
+    Blocked,
     Checkpoint,
     CheckpointError,
     CheckpointMovedError,
     CheckpointTable,
-    Flight,
+    InFlight,
     PendingDdl,
-    Refusal,
 )
-from etl.downstream.chunk_results import ChunkResult, ChunkResults
-from etl.downstream.mysql import (
-    AHEAD,
-    Ahead,
-    Done,
+from sluice.etl.downstream.chunk_results import ChunkResult, ChunkResults
+from sluice.etl.downstream.mysql import (
+    MAX_PIPELINED,
     DownstreamError,
-    Load,
+    LoadData,
     LoadOutcome,
     MySQLSession,
-    Question,
-    own_sessions,
+    PipeliningState,
+    Query,
+    StatementOutcome,
+    own_session_ids,
 )
-from etl.downstream.savepoint import Savepoint, SavepointFile, sync_folder
-from etl.downstream.servers import connected, is_same_server
+from sluice.etl.downstream.savepoint import Savepoint, SavepointFile, sync_folder
+from sluice.etl.downstream.servers import is_same_server, open_session
 
 __all__ = [
-    "AHEAD",
-    "Ahead",
+    "MAX_PIPELINED",
+    "Blocked",
     "Checkpoint",
     "CheckpointError",
     "CheckpointMovedError",
     "CheckpointTable",
     "ChunkResult",
     "ChunkResults",
-    "Done",
     "DownstreamError",
-    "Flight",
-    "Load",
+    "InFlight",
+    "LoadData",
     "LoadOutcome",
     "MySQLSession",
     "PendingDdl",
-    "Question",
-    "Refusal",
+    "PipeliningState",
+    "Query",
     "Savepoint",
     "SavepointFile",
-    "connected",
+    "StatementOutcome",
     "is_same_server",
-    "own_sessions",
+    "open_session",
+    "own_session_ids",
     "sync_folder",
 ]

@@ -17,15 +17,15 @@ import logging
 import time
 import zlib
 
-from etl import server_errors
-from etl.downstream.mysql import DownstreamError, MySQLSession
-from etl.formats.sql_text import literal
+from sluice.etl.changes import server_errors
+from sluice.etl.changes.formats.sql_text import literal
+from sluice.etl.downstream.mysql import DownstreamError, MySQLSession
 
 log = logging.getLogger("sluice.apply")
 
-_ENDING_S = 5
+_SESSION_END_WAIT_S = 5
 """So long the server may take to notice that a session of this process was closed."""
-_HELPERS = 64
+_MAX_HELPERS = 64
 """So many numbers are looked at together."""
 _ROLLED_BACK = {
     "",
@@ -53,16 +53,16 @@ class WriterLock:
 
     def __init__(self, cluster_id: int, schema: str, table: str) -> None:
         self.name = f"sluice-{cluster_id}-{zlib.crc32(f'{schema}.{table}'.encode()):08x}"
-        self._said = False
+        self._is_logged = False
 
-    def seize(self, session: MySQLSession, wait_s: float) -> None:
+    def acquire(self, session: MySQLSession, wait_s: float) -> None:
         """Hold the lock in `session` until it ends; every session that held it, or a number of it, has ended or will
         commit nothing more. Raises DownstreamError, transient, when a DDL statement of a session before is still
         running after `wait_s`, or that session can't be ended.
         """
         deadline = time.monotonic() + wait_s
         trouble = ""
-        while not self._got(session, 1 if trouble else 0):
+        while not self._try_get(session, 1 if trouble else 0):
             holder = self._holder(session)
             trouble = self._end(session, holder) if holder is not None else "it is not known which"
             if time.monotonic() > deadline:
@@ -72,13 +72,13 @@ class WriterLock:
                 )
         self._end_helpers(session)
 
-    def try_seize(self, session: MySQLSession) -> bool:
+    def try_acquire(self, session: MySQLSession) -> bool:
         """Hold the lock, unless another session does."""
-        return self._got(session, 0)
+        return self._try_get(session, 0)
 
     def hold(self, session: MySQLSession, number: int) -> None:
         """Have `session` found by who takes over. Raises DownstreamError, transient, if another one has this number."""
-        if not self._take(session, f"{self.name}-{number}", _ENDING_S):
+        if not self._get_lock(session, f"{self.name}-{number}", _SESSION_END_WAIT_S):
             raise DownstreamError(
                 server_errors.LOCK_WAIT_TIMEOUT, f"{session.address}: another process writes there as this pipeline"
             )
@@ -90,22 +90,22 @@ class WriterLock:
         found = self._holder(session)
         return None if found is None else (found, _running(session, found))
 
-    def _got(self, session: MySQLSession, wait_s: int) -> bool:
-        return self._take(session, self.name, wait_s)
+    def _try_get(self, session: MySQLSession, wait_s: int) -> bool:
+        return self._get_lock(session, self.name, wait_s)
 
-    def _take(self, session: MySQLSession, name: str, wait_s: int) -> bool:
+    def _get_lock(self, session: MySQLSession, name: str, wait_s: int) -> bool:
         if session.dialect.has_user_locks:
             return bool(session.query("SELECT GET_LOCK(%s, %s)", (name, wait_s))[0][0])
-        if not self._said:
+        if not self._is_logged:
             log.warning(
                 "%s has no locks by name: a statement of a process before this one may still be under way there",
                 session.address,
             )
-            self._said = True
+            self._is_logged = True
         return True
 
     def _holder(self, session: MySQLSession) -> int | None:
-        if not session.dialect.has_is_used_lock:
+        if not session.dialect.supports_is_used_lock:
             return None
         found = session.query("SELECT IS_USED_LOCK(%s)", (self.name,))[0][0]
         return None if found is None else int(found)
@@ -126,10 +126,10 @@ class WriterLock:
 
     def _end_helpers(self, session: MySQLSession) -> None:
         first = 0
-        holders = [0] if session.dialect.has_is_used_lock else []
+        holders = [0] if session.dialect.supports_is_used_lock else []
         while holders:
             looks = ", ".join(
-                f"IS_USED_LOCK({literal(f'{self.name}-{number}')})" for number in range(first, first + _HELPERS)
+                f"IS_USED_LOCK({literal(f'{self.name}-{number}')})" for number in range(first, first + _MAX_HELPERS)
             )
             holders = [int(found) for found in session.query(f"SELECT {looks}")[0] if found is not None]
             for holder in holders:
@@ -137,7 +137,7 @@ class WriterLock:
                     DownstreamError
                 ):  # gone meanwhile, or not to be ended: it commits nothing all the same
                     session.query(session.dialect.kill(holder))
-            first += _HELPERS
+            first += _MAX_HELPERS
 
 
 def _running(session: MySQLSession, connection: int) -> str:

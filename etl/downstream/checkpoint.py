@@ -20,12 +20,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from errors import SluiceError
-from etl import server_errors
-from etl.downstream._writer_lock import WriterLock
-from etl.downstream.mysql import MySQLSession
-from etl.formats.sql_text import literal, quote_name
-from etl.settings import Downstream
+from sluice.errors import SluiceError
+from sluice.etl.changes import server_errors
+from sluice.etl.changes.formats.sql_text import literal, quote_name
+from sluice.etl.downstream._writer_lock import WriterLock
+from sluice.etl.downstream.mysql import MySQLSession
+from sluice.etl.settings import Downstream
 
 FORMAT = 1
 """Of what stands under `sluice`: `"sluice": {"format": 2, ...}`; without it the format is 1."""
@@ -61,7 +61,7 @@ class PendingDdl:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Blocked:
     """Why a flight is not written again before operators have decided. `token` names it in their order, `decided` the
     commit timestamps they had decided about before.
     """
@@ -72,16 +72,16 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Flight:
+class InFlight:
     """Changes after the checkpoint, through `until` (TSO), that several sessions are writing: each of them may be
     downstream or not. `left_out`: commit timestamps of transactions that were ignored when it began, so that nothing of
-    them is downstream. `rules`: by which its changes were prepared, see `etl.rules._digest`.
+    them is downstream. `rules`: by which its changes were prepared, see `sluice.etl.changes.rules._digest`.
     """
 
     until: int
     left_out: tuple[int, ...] = ()
     rules: str = ""
-    refused: Refusal | None = None
+    refused: Blocked | None = None
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:
@@ -92,7 +92,7 @@ class Flight:
             tuple(map(int, document.get("left-out") or ())),
             str(document.get("rules") or ""),
             (
-                Refusal(str(refused["id"]), str(refused["text"]), tuple(map(int, refused.get("decided") or ())))
+                Blocked(str(refused["id"]), str(refused["text"]), tuple(map(int, refused.get("decided") or ())))
                 if refused
                 else None
             ),
@@ -125,7 +125,7 @@ class Checkpoint:
     consistent: bool = True
     ts_map: dict[str, Any] = field(default_factory=dict)
     pending: PendingDdl | None = None
-    flight: Flight | None = None
+    flight: InFlight | None = None
     safe_until: int = 0
     """When a Drainer left it inconsistent: nothing committed after this TSO is downstream. 0: it isn't known yet."""
     copied: tuple[str, ...] = ()
@@ -153,7 +153,7 @@ class Checkpoint:
                 pending=(
                     PendingDdl(int(ours["job"]), int(ours["commit-ts"]), str(ours["fingerprint"])) if ours else None
                 ),
-                flight=Flight.from_json(flight) if flight else None,
+                flight=InFlight.from_json(flight) if flight else None,
                 safe_until=int(sluice.get("safe-until") or 0),
                 copied=tuple(map(str, sluice.get("copied") or ())),
                 owner=str(sluice.get("owner") or ""),
@@ -224,7 +224,7 @@ def refuse_newer(what: str, ours: Mapping[str, Any]) -> None:
         )
 
 
-def _by(found: Checkpoint | None, expected: Checkpoint | None) -> str:
+def _writer_text(found: Checkpoint | None, expected: Checkpoint | None) -> str:
     if found is None or found.owner == (expected.owner if expected else ""):
         return ""
     return f", pipeline {found.owner}" if found.owner else ", a Drainer it seems"
@@ -246,7 +246,7 @@ class CheckpointTable:
         """A checkpoint, and the row's text that says it."""
 
     @classmethod
-    def of(cls, session: MySQLSession, settings: Downstream, cluster_id: int) -> Self:
+    def from_settings(cls, session: MySQLSession, settings: Downstream, cluster_id: int) -> Self:
         """The row that the settings name."""
         return cls(session, cluster_id, settings.checkpoint_schema, settings.checkpoint_table)
 
@@ -254,7 +254,7 @@ class CheckpointTable:
         """The lock of who writes where this row says how far it is."""
         return WriterLock(self.cluster_id, *self._place)
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether there is such a table."""
         try:
             self._session.query(f"SELECT 1 FROM {self._table} LIMIT 1")
@@ -268,7 +268,7 @@ class CheckpointTable:
         """Create schema and table unless they exist (needs no right to do so if they do). Raises CheckpointError if
         rows there can't be rolled back.
         """
-        if not self.is_there():
+        if not self.exists():
             self._session.query(f"CREATE DATABASE IF NOT EXISTS {self._schema}")
             self._session.query(
                 f"CREATE TABLE IF NOT EXISTS {self._table} (clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint"
@@ -297,7 +297,7 @@ class CheckpointTable:
 
     def lock_statement(self, *, shared: bool = False) -> str:
         """The question by which `lock` locks the row."""
-        return self._selection(f" {self._session.dialect.locks_shared if shared else 'FOR UPDATE'}")
+        return self._selection(f" {self._session.dialect.shared_lock_clause if shared else 'FOR UPDATE'}")
 
     def expect(self, expected: Checkpoint | None, rows: Sequence[tuple[Any, ...]]) -> None:
         """Whether the row is `expected`; `rows`: the answer to `lock_statement`. Raises CheckpointMovedError."""
@@ -314,7 +314,8 @@ class CheckpointTable:
         return CheckpointMovedError(
             f"the checkpoint of cluster {self.cluster_id} in {self._table} on {self._session.address} is at"
             f" {found.commit_ts if found else 'no row'}, {expected.commit_ts if expected else 'no row'} expected:"
-            f" another process replicates to the same downstream{_by(found, expected)}, or has taken over from this"
+            f" another process replicates to the same downstream{_writer_text(found, expected)}, or has taken over"
+            f" from this"
             " one; stop one of the two"
         )
 

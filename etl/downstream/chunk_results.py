@@ -1,4 +1,4 @@
-"""What became of appointments (`relay.appointments`), in the downstream itself:
+"""What became of appointments (`sluice.relay.aligned_chunks`), in the downstream itself:
 
     tidb_binlog.sluice_chunks(job VARCHAR(64), at_ts BIGINT UNSIGNED, result MEDIUMTEXT, PRIMARY KEY (job, at_ts))
 
@@ -12,9 +12,9 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Self
 
-from etl.downstream.checkpoint import refuse_newer
-from etl.downstream.mysql import MySQLSession
-from etl.formats.sql_text import fill, quote_name
+from sluice.etl.changes.formats.sql_text import fill_placeholders, quote_name
+from sluice.etl.downstream.checkpoint import refuse_newer
+from sluice.etl.downstream.mysql import MySQLSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class ChunkResults:
         self._place = schema, "sluice_chunks"
         self._table = f"{quote_name(schema)}.`sluice_chunks`"
 
-    def is_there(self, session: MySQLSession) -> bool:
+    def exists(self, session: MySQLSession) -> bool:
         """Whether there is such a table."""
         return bool(
             session.query(
@@ -77,7 +77,7 @@ class ChunkResults:
 
     def create(self, session: MySQLSession) -> None:
         """Create the table unless it exists; commits what is open. The checkpoint's schema is there."""
-        if not self.is_there(session):
+        if not self.exists(session):
             session.execute(
                 f"CREATE TABLE IF NOT EXISTS {self._table} (job VARCHAR(64) CHARACTER SET ascii NOT NULL, at_ts BIGINT"
                 " UNSIGNED NOT NULL, result MEDIUMTEXT CHARACTER SET utf8mb4 NOT NULL, PRIMARY KEY (job, at_ts))"
@@ -91,21 +91,23 @@ class ChunkResults:
 
     def of_job(self, session: MySQLSession, job: str) -> dict[int, ChunkResult]:
         """The notes of a job by `at_ts`; none without the table."""
-        if not self.is_there(session):
+        if not self.exists(session):
             return {}
         found = session.query(f"SELECT at_ts, result FROM {self._table} WHERE job = %s", (job,))
         return {int(at_ts): ChunkResult.parse(str(text)) for at_ts, text in found}
 
     def jobs(self, session: MySQLSession) -> list[str]:
         """The jobs of which there are notes; none without the table."""
-        if not self.is_there(session):
+        if not self.exists(session):
             return []
         return [str(job) for (job,) in session.query(f"SELECT DISTINCT job FROM {self._table}")]
 
     def note(self, session: MySQLSession, job: str, at_ts: int, result: ChunkResult) -> None:
         """Write a note; refused by the server if there is one."""
-        session.execute(fill(f"INSERT INTO {self._table} VALUES (%s, %s, %s)", (job, at_ts, result.to_text())))
+        session.execute(
+            fill_placeholders(f"INSERT INTO {self._table} VALUES (%s, %s, %s)", (job, at_ts, result.to_text()))
+        )
 
     def forget(self, session: MySQLSession, job: str) -> None:
         """Remove the job's notes: it is over. The table is there."""
-        session.execute(fill(f"DELETE FROM {self._table} WHERE job = %s", (job,)))
+        session.execute(fill_placeholders(f"DELETE FROM {self._table} WHERE job = %s", (job,)))

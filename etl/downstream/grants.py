@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-ON_TABLES = (
+TABLE_RIGHTS = (
     "SELECT",
     "INSERT",
     "UPDATE",
@@ -23,15 +23,15 @@ ON_TABLES = (
 """On every database that is replicated, and on the one for dropped tables; on the checkpoint's the first four of
 them, and CREATE unless it is there.
 """
-PROCESS = "PROCESS"
+PROCESS_RIGHT = "PROCESS"
 """On ``*.*``: tells which table is which after names were swapped. Not in TiDB."""
-_ON_CHECKPOINT = ("SELECT", "INSERT", "UPDATE")
+_CHECKPOINT_RIGHTS = ("SELECT", "INSERT", "UPDATE")
 _GRANT = re.compile(
     r"GRANT (?P<rights>.+?) ON (?:TABLE )?(?P<place>\*\.\*|(?:`(?:[^`]|``)*`|'[^']*'|\"[^\"]*\"|[\w%$]+)\.\*) TO ",
     re.IGNORECASE,
 )
 _RIGHT = re.compile(r"([A-Z][A-Z_ ]*[A-Z])\s*(\([^)]*\))?", re.IGNORECASE)
-_ALL = "ALL PRIVILEGES"
+_ALL_RIGHTS = "ALL PRIVILEGES"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +48,17 @@ def missing_rights(grants: Iterable[str], own: tuple[str, str], *, process: bool
     whether PROCESS is needed. `own`: the schemas of the checkpoint and of dropped tables.
     """
     found = [grant for line in grants if (grant := _parse(line)) is not None]
-    missing = [f"{right} on the replicated databases" for right in ON_TABLES if not _gives(found, right, None)]
-    for schema, rights in zip(own, (_ON_CHECKPOINT, ON_TABLES[:7]), strict=True):
+    missing = [
+        f"{right} on the replicated databases" for right in TABLE_RIGHTS if not _grants_right(found, right, None)
+    ]
+    for schema, rights in zip(own, (_CHECKPOINT_RIGHTS, TABLE_RIGHTS[:7]), strict=True):
         missing += [
             f"{right} on {schema}"
             for right in rights
-            if _gives(found, right, None) and not _gives(found, right, schema)
+            if _grants_right(found, right, None) and not _grants_right(found, right, schema)
         ]
-    if process and not any(grant.everywhere and grant.rights & {_ALL, PROCESS} for grant in found):
-        missing.append(f"{PROCESS} on *.*")
+    if process and not any(grant.everywhere and grant.rights & {_ALL_RIGHTS, PROCESS_RIGHT} for grant in found):
+        missing.append(f"{PROCESS_RIGHT} on *.*")
     return missing
 
 
@@ -67,10 +69,10 @@ def grant_statements(user: str, schemas: Iterable[str], own: tuple[str, str], *,
     would reach the server's own tables of accounts.
     """
     checkpoint, recycle = own
-    rights: dict[str, tuple[str, ...]] = dict.fromkeys(sorted(schemas), ON_TABLES)
-    rights |= {checkpoint: (*_ON_CHECKPOINT, "CREATE"), recycle: ON_TABLES[:7]}
+    rights: dict[str, tuple[str, ...]] = dict.fromkeys(sorted(schemas), TABLE_RIGHTS)
+    rights |= {checkpoint: (*_CHECKPOINT_RIGHTS, "CREATE"), recycle: TABLE_RIGHTS[:7]}
     lines = [f"GRANT {', '.join(names)} ON {_pattern(schema)}.* TO {user};" for schema, names in rights.items()]
-    return [*lines, f"GRANT {PROCESS} ON *.* TO {user};"] if process else lines
+    return [*lines, f"GRANT {PROCESS_RIGHT} ON *.* TO {user};"] if process else lines
 
 
 def _pattern(schema: str) -> str:
@@ -93,14 +95,17 @@ def _parse(line: str) -> _Grant | None:
     name = "%" if everywhere else match["place"][:-2]
     if name[0] in "`'\"":
         name = name[1:-1].replace(name[0] * 2, name[0])
-    return _Grant(rights | ({_ALL} if "ALL" in rights else set()), name, everywhere)
+    return _Grant(rights | ({_ALL_RIGHTS} if "ALL" in rights else set()), name, everywhere)
 
 
-def _gives(grants: Iterable[_Grant], right: str, schema: str | None) -> bool:
-    return any(grant.rights & {_ALL, right} and (schema is None or _like(grant.pattern, schema)) for grant in grants)
+def _grants_right(grants: Iterable[_Grant], right: str, schema: str | None) -> bool:
+    return any(
+        grant.rights & {_ALL_RIGHTS, right} and (schema is None or _matches_pattern(grant.pattern, schema))
+        for grant in grants
+    )
 
 
-def _like(pattern: str, name: str) -> bool:
+def _matches_pattern(pattern: str, name: str) -> bool:
     parts = re.findall(r"\\.|.", pattern, re.DOTALL)
     expression = "".join(".*" if p == "%" else "." if p == "_" else re.escape(p[-1]) for p in parts)
     return re.fullmatch(expression, name, re.IGNORECASE | re.DOTALL) is not None

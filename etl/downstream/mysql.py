@@ -23,19 +23,26 @@ import pymysql.connections
 from pymysql import protocol
 from pymysql.constants import SERVER_STATUS
 
-from errors import SluiceError
-from etl import server_errors
-from etl.dialect import Dialect, UnknownServerError
-from etl.downstream import _session_setup
-from etl.downstream._ahead import FIRST_LINE, LEAST_PACKET, Answer, NotAsked, Order, send_ahead
-from etl.downstream.grants import grant_statements, has_roles, missing_rights
-from etl.formats.layout import Layout
-from etl.formats.load_data import insert_statement, load_statement, replace_statements
-from etl.formats.result_blocks import result_blocks
-from etl.formats.sql_text import fill
-from etl.formats.text_rows import Block
-from etl.settings import Downstream
-from etl.sql_login import LoginConnection
+from sluice.errors import SluiceError
+from sluice.etl.changes import server_errors
+from sluice.etl.changes.dialect import Dialect, UnknownServerError
+from sluice.etl.changes.formats.layout import LoadLayout
+from sluice.etl.changes.formats.load_data import insert_statement, load_statement, replace_statements
+from sluice.etl.changes.formats.mysql_result_stream import result_blocks
+from sluice.etl.changes.formats.mysql_rows import RowBlock
+from sluice.etl.changes.formats.sql_text import fill_placeholders
+from sluice.etl.downstream import _session_setup
+from sluice.etl.downstream._pipelining import (
+    FIRST_LINE,
+    MIN_PACKET_BYTES,
+    LoadRejected,
+    PipelinedStatement,
+    StatementResult,
+    execute_pipelined,
+)
+from sluice.etl.downstream.grants import grant_statements, has_roles, missing_rights
+from sluice.etl.settings import Downstream
+from sluice.etl.settings.sql_login import LoginConnection
 
 _PACKET_BYTES = 1 << 20
 _ENGINE = (
@@ -62,15 +69,15 @@ _ADVICE = {
     ),
     server_errors.PACKET_TOO_LARGE: "raise the server's max_allowed_packet",
 }
-AHEAD = 128
+MAX_PIPELINED = 128
 """Statements at most that are sent ahead: all their answers fit into what the network holds."""
-_IN_A_STATEMENT = 16 * 2**10
+_MAX_INLINE_LOAD_BYTES = 16 * 2**10
 """Bytes of rows that are sent ahead as one statement with their values; more are the rows of a LOAD DATA."""
-_PAUSES_S, _TRUSTED_S = (10.0, 600.0), 60.0
+_PIPELINING_PAUSE_S, _PIPELINING_TRUST_S = (10.0, 600.0), 60.0
 """After a connection was lost nothing is sent ahead for so long, at least and at most; where it held for so long behind
 that, the next loss counts as the first."""
 _NO_ESCAPES = SERVER_STATUS.SERVER_STATUS_NO_BACKSLASH_ESCAPES
-_OPEN: weakref.WeakSet[MySQLSession] = weakref.WeakSet()
+_OPEN_SESSIONS: weakref.WeakSet[MySQLSession] = weakref.WeakSet()
 _LOAD_MESSAGE = re.compile(r"Records: (\d+)\s+Deleted: (\d+)\s+Skipped: (\d+)\s+Warnings: (\d+)")
 
 
@@ -146,30 +153,30 @@ class _Connection(LoginConnection):
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadData:
     """Rows to be written into `target`, see `MySQLSession.load`. `may_replace`: whether rows with the same keys may be
     there; where they mayn't it may be an error if they are.
     """
 
     target: str
-    layout: Layout
+    layout: LoadLayout
     payload: Any
     may_replace: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Query:
     """A statement that is answered with rows."""
 
     statement: str
 
 
-Done: TypeAlias = int | LoadOutcome | list[tuple[Any, ...]] | DownstreamError
+StatementOutcome: TypeAlias = int | LoadOutcome | list[tuple[Any, ...]] | DownstreamError
 """What became of something that was sent ahead: affected rows, a load's outcome, rows, or its error."""
 
 
 @dataclass(slots=True)
-class Ahead:
+class PipeliningState:
     """Whether statements are sent ahead to a server; what one session finds out, all that share this know.
 
     A server that loses the connection may have been started anew, or it, or a proxy, hangs up at each try: that is
@@ -190,30 +197,34 @@ class Ahead:
 
     def lost(self) -> None:
         """A connection has gone while answers were to come."""
-        least, most = _PAUSES_S
+        least, most = _PIPELINING_PAUSE_S
         self.lost_at, self.pause_s = time.monotonic(), min(max(least, 2 * self.pause_s), most)
 
-    def answered(self) -> None:
+    def on_answered(self) -> None:
         """All answers have come."""
-        if self.pause_s and time.monotonic() > self.lost_at + self.pause_s + _TRUSTED_S:
+        if self.pause_s and time.monotonic() > self.lost_at + self.pause_s + _PIPELINING_TRUST_S:
             self.pause_s = 0.0
 
 
-def own_sessions() -> set[int]:
+def own_session_ids() -> set[int]:
     """Return the servers' numbers of the sessions that this process has open, whichever server they are on."""
-    return {session.number for session in tuple(_OPEN) if session.is_connected}
+    return {session.number for session in tuple(_OPEN_SESSIONS) if session.is_connected}
 
 
 class MySQLSession:
     """One session. Every method raises DownstreamError; after one the session must be rolled back or connected anew."""
 
     before_write: Callable[[], None] | None = None
-    """Called before every `execute` and `load`; raises if nothing may be written. See `etl.sinks.mysql`."""
+    """Called before every `execute` and `load`; raises if nothing may be written. See
+    `sluice.etl.downstream.sinks.mysql`.
+    """
 
-    def __init__(self, settings: Downstream, unix_socket: str | None = None, ahead: Ahead | None = None) -> None:
+    def __init__(
+        self, settings: Downstream, unix_socket: str | None = None, ahead: PipeliningState | None = None
+    ) -> None:
         self._settings = settings
         self._unix_socket = unix_socket
-        self.ahead = ahead or Ahead()
+        self.ahead = ahead or PipeliningState()
         self._connection: _Connection | None = None
         self._dialect: Dialect | None = None
         self.known_tables: set[str] = set()
@@ -254,8 +265,8 @@ class MySQLSession:
 
     def connect(self) -> None:
         """Close what is open and start a session: UTC, strict, zero dates and zero ids allowed, foreign keys unchecked,
-        and all else as `etl.downstream._session_setup` says. Raises DownstreamError, also if the server or the user's
-        rights aren't what writing needs.
+        and all else as `sluice.etl.downstream._session_setup` says. Raises DownstreamError, also if the server or the
+        user's rights aren't what writing needs.
         """
         self.close()
         settings = self._settings
@@ -290,7 +301,7 @@ class MySQLSession:
             self.query("SET @sluice_session = %s", (token,))
             variables = self._set_up()
             server = str(connection.get_server_info())  # type: ignore[no-untyped-call] # pymysql's stubs lack it
-            self._dialect = Dialect.of(server, variables)
+            self._dialect = Dialect.from_version(server, variables)
             self._check_rights(self._dialect)
             self._check_session(token)
             self.commit()
@@ -310,7 +321,7 @@ class MySQLSession:
     def _set_up(self) -> dict[str, str]:
         """Set the session's variables; all of them, as they are then."""
         self.query(_session_setup.ALL_ROWS)
-        assignments = _session_setup.to_set(self._variables(), self._settings.read_timeout_s)
+        assignments = _session_setup.assignments(self._variables(), self._settings.read_timeout_s)
         for statement in [f"SET SESSION {assignment}" for assignment in assignments] + [_session_setup.ISOLATION]:
             try:
                 self.query(statement)
@@ -329,7 +340,7 @@ class MySQLSession:
         """What was set in this session must still be there: locks and transactions are lost in the same way."""
         ((found, number),) = self.query("SELECT @sluice_session, CONNECTION_ID()")
         self.number = int(number)
-        _OPEN.add(self)
+        _OPEN_SESSIONS.add(self)
         if found not in (token, token.encode()):
             raise DownstreamError(
                 server_errors.UNFIT,
@@ -392,7 +403,7 @@ class MySQLSession:
         """Run one statement, return its rows. `args` fill ``%s`` places, as literals."""
         return self._run(statement, args)[1]
 
-    def blocks(self, statement: str) -> Iterator[Block]:
+    def blocks(self, statement: str) -> Iterator[RowBlock]:
         """The rows of a large result as they come, values as the server prints them; who doesn't read to its end closes
         the session.
         """
@@ -417,10 +428,12 @@ class MySQLSession:
         such table.
         """
         found: list[str] = []
-        for first in range(0, len(tables), AHEAD):
-            some = tables[first : first + AHEAD]
+        for first in range(0, len(tables), MAX_PIPELINED):
+            some = tables[first : first + MAX_PIPELINED]
             several = (
-                self.query_ahead(_ENGINE, some) if self.sends_ahead else [self.query(_ENGINE, each) for each in some]
+                self.query_pipelined(_ENGINE, some)
+                if self.is_pipelining
+                else [self.query(_ENGINE, each) for each in some]
             )
             for rows in several:
                 if isinstance(rows, DownstreamError):
@@ -428,11 +441,13 @@ class MySQLSession:
                 found.append(str(rows[0][0]) if rows else "")
         return found
 
-    def load(self, target: str, layout: Layout, payload: Any, *, strict: bool = True, also: str = "") -> LoadOutcome:
+    def load(
+        self, target: str, layout: LoadLayout, payload: Any, *, strict: bool = True, also: str = ""
+    ) -> LoadOutcome:
         """Write rows into `target`, a table's full name, quoted; `payload` (bytes-like) and `layout` as
-        `etl.formats.load_data` makes them. Rows with the same keys are replaced. `strict` False: what doesn't fit is
-        converted with a warning. `also`: an assignment to one more column, of what the others have been given; only
-        where the server loads in transactions.
+        `sluice.etl.changes.formats.load_data` makes them. Rows with the same keys are replaced. `strict` False: what
+        doesn't fit is converted with a warning. `also`: an assignment to one more column, of what the others have been
+        given; only where the server loads in transactions.
         """
         if not strict:
             self.query(f"SET SESSION sql_mode='{_session_setup.LENIENT_SQL_MODE}'")
@@ -444,11 +459,11 @@ class MySQLSession:
         if self.before_write is not None:
             self.before_write()
         connection = self._open()
-        if not self.dialect.loads_in_transactions:
+        if not self.dialect.supports_transactional_load:
             if also:
                 raise ValueError("rows that are written as statements can't be computed with")
             return self._replace(connection, target, layout, payload)
-        order = _load_order(Load(target, layout, payload), also=also)
+        order = _pipelined_load(LoadData(target, layout, payload), also=also)
         connection.offered = (order.name, payload)
         try:
             self._run(order.statement, None)
@@ -459,11 +474,11 @@ class MySQLSession:
         return self._outcome(message.decode() if isinstance(message, bytes) else str(message or ""))
 
     @property
-    def sends_ahead(self) -> bool:
-        """Whether `send_ahead` may be used."""
-        return self.ahead.allowed and self.dialect.takes_statements_ahead and self._open().packet_bytes >= LEAST_PACKET
+    def is_pipelining(self) -> bool:
+        """Whether `execute_pipelined` may be used."""
+        return self.ahead.allowed and self.dialect.supports_pipelining and self._open().packet_bytes >= MIN_PACKET_BYTES
 
-    def send_ahead(self, orders: Sequence[bytes | Load | Question]) -> list[Done]:
+    def execute_pipelined(self, orders: Sequence[bytes | LoadData | Query]) -> list[StatementOutcome]:
         """Execute statements, and load rows, in order, without waiting for the answer of one before the next is sent:
         at most AHEAD of them, of 64 KiB each and some hundred KiB in all. What each of them did, or its error; those
         behind one that was refused are executed all the same. Raises DownstreamError if the connection is lost; then
@@ -472,22 +487,24 @@ class MySQLSession:
         if self.before_write is not None:
             self.before_write()
         connection = self._open()
-        sent = [_order_ahead(connection, each) for each in orders]
-        return [self._done(*each) for each in zip(orders, sent, self._sent_ahead(sent), strict=True)]
+        sent = [_pipelined_statement(connection, each) for each in orders]
+        return [
+            self._statement_outcome(*each) for each in zip(orders, sent, self._execute_pipelined(sent), strict=True)
+        ]
 
-    def query_ahead(
+    def query_pipelined(
         self, statement: str, several: Sequence[Sequence[object]]
     ) -> list[list[tuple[Any, ...]] | DownstreamError]:
         """The rows of `query` with each of several `args`, in the same way; or the error."""
-        answers = self._sent_ahead([_asking(fill(statement, args)) for args in several])
+        answers = self._execute_pipelined([_as_query(fill_placeholders(statement, args)) for args in several])
         return [list(answer.rows) if answer.error is None else self._error(answer.error) for answer in answers]
 
-    def _sent_ahead(self, orders: Sequence[Order]) -> list[Answer]:
+    def _execute_pipelined(self, orders: Sequence[PipelinedStatement]) -> list[StatementResult]:
         connection = self._open()
         try:
             with self._translating(connection):
-                answers = send_ahead(connection, orders)
-        except NotAsked as refused:
+                answers = execute_pipelined(connection, orders)
+        except LoadRejected as refused:
             self.ahead.is_refused = True
             told = self._error(refused.said)
             raise DownstreamError(0, f"{told}; connecting anew, to do it statement by statement") from refused
@@ -495,15 +512,17 @@ class MySQLSession:
             if self._connection is connection:  # else another thread has closed it
                 self.ahead.lost()
             raise
-        self.ahead.answered()
+        self.ahead.on_answered()
         return answers
 
-    def _done(self, asked: bytes | Load | Question, order: Order, answer: Answer) -> Done:
+    def _statement_outcome(
+        self, asked: bytes | LoadData | Query, order: PipelinedStatement, answer: StatementResult
+    ) -> StatementOutcome:
         if answer.error is not None:
             return self._error(answer.error)
         if isinstance(asked, bytes):
             return answer.affected
-        if isinstance(asked, Question):
+        if isinstance(asked, Query):
             return list(answer.rows)
         if not order.name:
             return LoadOutcome(-1, answer.affected, 0, answer.warnings)
@@ -517,7 +536,7 @@ class MySQLSession:
             server_errors.UNFIT, f"{self.address}: LOAD DATA reported {message!r}, which doesn't tell what it did"
         )
 
-    def _replace(self, connection: _Connection, target: str, layout: Layout, payload: Any) -> LoadOutcome:
+    def _replace(self, connection: _Connection, target: str, layout: LoadLayout, payload: Any) -> LoadOutcome:
         """As statements; they don't tell rows written from rows removed, only both together."""
         if connection.server_status & _NO_ESCAPES:
             raise DownstreamError(
@@ -540,7 +559,7 @@ class MySQLSession:
         connection = self._open()
         with self._translating(connection):
             if args is not None and isinstance(statement, str):
-                statement = fill(statement, args)
+                statement = fill_placeholders(statement, args)
             raw = statement.encode("utf-8", "surrogateescape") if isinstance(statement, str) else statement
             if (
                 len(raw) >= connection.max_allowed_packet
@@ -576,33 +595,33 @@ class MySQLSession:
         return DownstreamError(0 if isinstance(error, OSError) else code, f"{self.address}: {text}")
 
 
-def _asking(statement: str) -> Order:
-    return Order(statement.encode("utf-8", "surrogateescape"), asks=True)
+def _as_query(statement: str) -> PipelinedStatement:
+    return PipelinedStatement(statement.encode("utf-8", "surrogateescape"), asks=True)
 
 
-def _order_ahead(connection: _Connection, asked: bytes | Load | Question) -> Order:
+def _pipelined_statement(connection: _Connection, asked: bytes | LoadData | Query) -> PipelinedStatement:
     if isinstance(asked, bytes):
-        return Order(asked)
-    return _asking(asked.statement) if isinstance(asked, Question) else _load_ahead(connection, asked)
+        return PipelinedStatement(asked)
+    return _as_query(asked.statement) if isinstance(asked, Query) else _pipelined_insert(connection, asked)
 
 
-def _load_ahead(connection: _Connection, load: Load) -> Order:
+def _pipelined_insert(connection: _Connection, load: LoadData) -> PipelinedStatement:
     """Few rows as one statement with the values in it: the server needn't ask for a file."""
     layout = load.layout
     if (
-        len(load.payload) > _IN_A_STATEMENT
+        len(load.payload) > _MAX_INLINE_LOAD_BYTES
         or layout.bits
         or layout.hex
         or layout.left_out
         or connection.server_status & _NO_ESCAPES
     ):
-        return _load_order(load, led=True)
-    return Order(insert_statement(load.target, layout, load.payload, replaces=load.may_replace))
+        return _pipelined_load(load, led=True)
+    return PipelinedStatement(insert_statement(load.target, layout, load.payload, replaces=load.may_replace))
 
 
-def _load_order(load: Load, *, led: bool = False, also: str = "") -> Order:
+def _pipelined_load(load: LoadData, *, led: bool = False, also: str = "") -> PipelinedStatement:
     """`led`: to be sent ahead. `also`: as `MySQLSession.load` has it."""
     name = "sluice-" + secrets.token_hex(8)
     statement = f"LOAD DATA LOCAL INFILE '{name}' {load_statement(load.target, load.layout, led=led, also=also)}"
     payload = FIRST_LINE + bytes(load.payload) if led else load.payload
-    return Order(statement.encode("utf-8", "surrogateescape"), name.encode(), payload)
+    return PipelinedStatement(statement.encode("utf-8", "surrogateescape"), name.encode(), payload)

@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from etl.downstream.checkpoint import Checkpoint, CheckpointError, refuse_newer
+from sluice.etl.downstream.checkpoint import Checkpoint, CheckpointError, refuse_newer
 
 _NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP)
 

@@ -7,14 +7,14 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from etl.downstream.mysql import MySQLSession
-from etl.settings import Downstream
+from sluice.etl.downstream.mysql import MySQLSession
+from sluice.etl.settings import Downstream
 
-__all__ = ["connected", "is_same_server"]
+__all__ = ["is_same_server", "open_session"]
 
 
 @contextmanager
-def connected(downstream: Downstream) -> Iterator[MySQLSession]:
+def open_session(downstream: Downstream) -> Iterator[MySQLSession]:
     """A session there. Raises DownstreamError."""
     session = MySQLSession(downstream)
     session.connect()
@@ -26,8 +26,8 @@ def is_same_server(session: MySQLSession, other: Downstream) -> bool:
     """Whether the session's server is that of `other`, under whatever name: a lock that is taken there is seen here.
     Raises DownstreamError.
     """
-    with connected(other) as beside:
-        if not (beside.dialect.has_user_locks and session.dialect.has_is_used_lock):
+    with open_session(other) as beside:
+        if not (beside.dialect.has_user_locks and session.dialect.supports_is_used_lock):
             return beside.address.partition("@")[2] == session.address.partition("@")[2]
         name = f"sluice-{secrets.token_hex(12)}"
         beside.query("SELECT GET_LOCK(%s, 0)", (name,))

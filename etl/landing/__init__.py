@@ -1,16 +1,39 @@
-"""From the pumps to the relay log."""
+"""From the pumps to the relay log.
 
-from etl.landing._report import LandedWindow, LandSummary
-from etl.landing.land import run_land
-from etl.landing.schema import has_new_collations, version_at
-from etl.landing.start import NoCheckpointError, without_checkpoint
+Names load on first use: Spark's workers import modules of this package, and need no client.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sluice.etl.lazy_exports import lazy_getattr
+
+if TYPE_CHECKING:
+    from sluice.etl.landing._report import LandedWindow, LandSummary
+    from sluice.etl.landing.land import run_land
+    from sluice.etl.landing.schema import has_new_collations, version_at
+    from sluice.etl.landing.start_position import NoCheckpointError, position_without_checkpoint
 
 __all__ = [
     "LandSummary",
     "LandedWindow",
     "NoCheckpointError",
     "has_new_collations",
+    "position_without_checkpoint",
     "run_land",
     "version_at",
-    "without_checkpoint",
 ]
+
+__getattr__ = lazy_getattr(
+    __name__,
+    {
+        "LandSummary": "sluice.etl.landing._report",
+        "LandedWindow": "sluice.etl.landing._report",
+        "NoCheckpointError": "sluice.etl.landing.start_position",
+        "has_new_collations": "sluice.etl.landing.schema",
+        "run_land": "sluice.etl.landing.land",
+        "version_at": "sluice.etl.landing.schema",
+        "position_without_checkpoint": "sluice.etl.landing.start_position",
+    },
+)

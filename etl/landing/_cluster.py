@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from etl.settings import Upstream
-from upstream import EtcdClient, NodeStatus, PDClient, Registry, TiKVClient
+from sluice.etl.settings import Upstream
+from sluice.tidb import EtcdClient, NodeStatus, PDClient, Registry, TiKVClient
 
 
-class Cluster:
+class UpstreamCluster:
     """One TiDB cluster. Connects where something is asked for; its clients raise PDError, TiKVError, EtcdError and
     RegistryError."""
 

@@ -10,30 +10,30 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 
-from etl.landing._pump_errors import PumpUnavailableError, UnreadPumpError
-from relay.known_pumps import KnownPump, KnownPumps, PumpsSeen
-from upstream import NodeStatus, tso
+from sluice.etl.landing._pump_errors import PumpUnavailableError, UnreadPumpError
+from sluice.relay.known_pumps import KnownPump, KnownPumps, PumpsDocument
+from sluice.tidb import NodeStatus, tso
 
-FAKES_EVERY = tso.span(5_000)
+FAKE_BINLOG_INTERVAL = tso.span(5_000)
 """An idle original pump writes a fake binlog every 3 s, so its last timestamp may be that far beyond what it holds."""
 
 
-class CountedPumps:
+class PumpMembership:
     """What the relay log says of pumps, looked up when it is needed; None for a relay log that doesn't exist."""
 
     def __init__(self, known: KnownPumps | None) -> None:
         self._known = known
-        self._seen: PumpsSeen | None = None
+        self._loaded_pumps: PumpsDocument | None = None
 
     def look_again(self) -> None:
         """Drop what was loaded: another process may have landed meanwhile."""
-        self._seen = None
+        self._loaded_pumps = None
 
     def check(self, registered: Sequence[NodeStatus], lo: int) -> None:
         """Raise PumpUnavailableError or UnreadPumpError if a window after `lo` (TSO) would pass over a pump."""
         if (problem := self._problem(registered, lo)) is None:
             return
-        self._seen = None  # an operator may have given up what it holds
+        self._loaded_pumps = None  # an operator may have given up what it holds
         if (problem := self._problem(registered, lo)) is not None:
             raise problem
 
@@ -46,16 +46,16 @@ class CountedPumps:
         if pumps == before:
             return
         gone = before.keys() - pumps.keys()
-        self._seen = self._known.change(
+        self._loaded_pumps = self._known.change(
             lambda seen: replace(
                 seen, pumps={each: pump for each, pump in {**seen.pumps, **pumps}.items() if each not in gone}
             )
         )
 
-    def _load(self) -> PumpsSeen:
-        if self._seen is None:
-            self._seen = self._known.load() if self._known is not None else PumpsSeen()
-        return self._seen
+    def _load(self) -> PumpsDocument:
+        if self._loaded_pumps is None:
+            self._loaded_pumps = self._known.load() if self._known is not None else PumpsDocument()
+        return self._loaded_pumps
 
     def _problem(self, registered: Sequence[NodeStatus], lo: int) -> PumpUnavailableError | UnreadPumpError | None:
         known = self._load().pumps
@@ -75,7 +75,7 @@ def _is_read(entry: NodeStatus, known: KnownPump | None, lo: int) -> bool:
         return entry.drained_ts <= lo
     if known is None:  # it didn't count since the relay log began: what lies before that isn't wanted
         return not lo or entry.max_commit_ts <= lo
-    return known.is_original and known.state == "closing" and entry.max_commit_ts <= lo + FAKES_EVERY
+    return known.is_original and known.state == "closing" and entry.max_commit_ts <= lo + FAKE_BINLOG_INTERVAL
 
 
 def _missing(node_id: str, pump: KnownPump) -> PumpUnavailableError:

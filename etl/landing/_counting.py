@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from etl.landing._report import LandedWindow
-from relay import RelayLog
-from relay.measures import LAND, Measures, Recorder
+from sluice.etl.landing._report import LandedWindow
+from sluice.relay import RelayLog
+from sluice.relay.measures import LAND, CounterRecorder, CounterStore
 
-__all__ = ["Counting"]
+__all__ = ["LandingCounters"]
 
 
-class Counting:
-    """Of one process that lands; see `relay.measures`."""
+class LandingCounters:
+    """Of one process that lands; see `sluice.relay.measures`."""
 
     def __init__(self, relay: RelayLog) -> None:
-        self._recorder = Recorder(Measures(relay), LAND)
+        self._recorder = CounterRecorder(CounterStore(relay), LAND)
 
     def at(self, landed_ts: int) -> None:
         """Everything through here is landed."""
@@ -27,7 +27,7 @@ class Counting:
         }  # fmt: skip
         took_ms = sum(window.stages_ms.get(stage, 0.0) for stage in ("job", "resolve", "commit"))
         self._recorder.count(counts, {"window": took_ms / 1000, "reach": max(0.0, window.lag_ms) / 1000})
-        self._recorder.lag(max(0.0, window.lag_ms))
+        self._recorder.observe_lag(max(0.0, window.lag_ms))
         self._recorder.at(window.hi)
 
     def without_binlog(self, jobs: int) -> None:

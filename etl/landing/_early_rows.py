@@ -12,18 +12,18 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from etl.explode import DdlRecord
-from etl.landing._job import TableSpan
-from etl.landing._next_change import Change
-from etl.landing._window_rows import WindowRows
-from upstream import TiKVError
-from upstream.job import HistoryError, Job
-from upstream.job_versions import ReadDiff
-from upstream.schema import Table
-from upstream.tikv.meta import read_table_info
+from sluice.etl.landing._job import TableSpan
+from sluice.etl.landing._next_change import FinishedTableChange
+from sluice.etl.landing._window_rows import WindowRows
+from sluice.etl.landing.extract import DdlRecord
+from sluice.tidb import TiKVError
+from sluice.tidb.ddl_schema_versions import ReadDiff
+from sluice.tidb.job import DdlHistoryJob, HistoryError
+from sluice.tidb.schema import Table
+from sluice.tidb.tikv.meta import read_table_info
 
 if TYPE_CHECKING:
-    from upstream import PDClient, TiKVClient
+    from sluice.tidb import PDClient, TiKVClient
 
 log = logging.getLogger("sluice.land")
 
@@ -31,18 +31,18 @@ log = logging.getLogger("sluice.land")
 class NextChange(Protocol):
     """Find the next finished job that changes a table."""
 
-    def __call__(self, table: Table, after_version: int, *, comes: bool) -> Change | None:
+    def __call__(self, table: Table, after_version: int, *, comes: bool) -> FinishedTableChange | None:
         """Return the first behind a schema version (0: that of the table's last landed DDL); None if there is none.
 
         `comes`: TiKV has shown that there is one, so it is waited for.
         """
 
 
-Born = Callable[[int], tuple[Table, int, int] | None]
+TableBirth = Callable[[int], tuple[Table, int, int] | None]
 """From the id of a table that the window's DDL makes: how it is made, by which schema version and commit_ts."""
 
 
-class _Early(NamedTuple):
+class _EarlyRow(NamedTuple):
     """A row that may know columns which the binlogs before it don't."""
 
     commit_ts: int
@@ -94,7 +94,7 @@ class EarlyRows:
         tables: Mapping[int, Table],
         rows: WindowRows,
         next_change: NextChange,
-        born: Born,
+        born: TableBirth,
     ) -> list[DdlRecord]:
         """Return the window's DDL with each multi-schema change right before the first row that knows it.
 
@@ -177,7 +177,7 @@ class EarlyRows:
 
     def _first_by_others(
         self, table: Table, state: Table, firsts: Sequence[tuple[int, int]], after_ts: int
-    ) -> _Early | None:
+    ) -> _EarlyRow | None:
         """Return the first row behind `after_ts` by columns that `state` hasn't, or of which TiKV doesn't tell."""
         for version, commit_ts in firsts:
             if commit_ts <= after_ts:
@@ -186,11 +186,11 @@ class EarlyRows:
                 info = self._info(table, commit_ts)
             except TiKVError as error:  # TiKV is there: it has collected that moment
                 log.debug("TiKV doesn't tell what %s was at commit_ts %d: %s", table.full_name, commit_ts, error)
-                return _Early(
+                return _EarlyRow(
                     commit_ts, is_sure=False, comes=_has_others(table, self._info(table, self._pd.tso()), state)
                 )
             if _has_others(table, info, state):
-                return _Early(commit_ts, is_sure=True, comes=True)
+                return _EarlyRow(commit_ts, is_sure=True, comes=True)
             if state is table:
                 self._same[table.id] = max(version, self._same.get(table.id, 0))
         return None
@@ -211,7 +211,7 @@ def _columns_of(table: Table) -> set[tuple[object, ...]]:
     return {(c.id, c.name, c.tp, c.flag & _FLAGS, c.flen, c.decimal, c.elems) for c in table.columns if c.public}
 
 
-def _check_order(job: Job, table: Table, after_ts: int, first_ts: int, commits: Collection[int]) -> None:
+def _check_order(job: DdlHistoryJob, table: Table, after_ts: int, first_ts: int, commits: Collection[int]) -> None:
     """Raise HistoryError if rows of before the change are committed behind the timestamp that it gets."""
     if passed := [commit_ts for commit_ts in commits if after_ts < commit_ts < first_ts]:
         raise HistoryError(

@@ -15,11 +15,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from etl.explode import TASK_SCHEMA, BinlogDecodeError, DdlRecord, PumpRange
-from etl.landing.planner import Plan
-from etl.spark.errors import SparkError
-from etl.spark.kept import SMALL_BYTES, KeptFunction
-from relay import Part
+from sluice.etl.landing.extract import TASK_SCHEMA, BinlogDecodeError, DdlRecord, PumpRange
+from sluice.etl.landing.planner import WindowPlan
+from sluice.etl.spark.errors import SparkError
+from sluice.etl.spark.resilient_function import LOCAL_FALLBACK_BYTES, ResilientFunction
+from sluice.relay import Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class JobResult:
 class LandingJob:
     """Lands windows in Spark's workers. Threads may run jobs at once."""
 
-    def __init__(self, function: KeptFunction) -> None:
+    def __init__(self, function: ResilientFunction) -> None:
         """`function`: `LandRanges` in Spark's workers."""
         self._function = function
 
@@ -61,10 +61,10 @@ class LandingJob:
         left for the first real job to meet."""
         ranges = tuple(PumpRange(host, ts, ts) for host in hosts)
         with contextlib.suppress(Exception):
-            self.run(Plan(ts, ts, ts, ranges, 0, 0, limited=False), "warm", timeout_s)
+            self.run(WindowPlan(ts, ts, ts, ranges, 0, 0, limited=False), "warm", timeout_s)
 
     def run(
-        self, plan: Plan, token: str, timeout_s: float, skips: Collection[int] = (), *, alone: bool = True
+        self, plan: WindowPlan, token: str, timeout_s: float, skips: Collection[int] = (), *, alone: bool = True
     ) -> JobResult:
         """Land the plan's ranges; the parts are durable on return. `token` must not have been used before. Transactions
         at `skips` are left out if they can't be read.
@@ -74,7 +74,7 @@ class LandingJob:
         """
         if not plan.ranges:
             return JobResult((), 0, (), {}, {}, {})
-        is_small = alone and not plan.limited and plan.bytes <= SMALL_BYTES
+        is_small = alone and not plan.limited and plan.bytes <= LOCAL_FALLBACK_BYTES
         tasks = [
             {
                 "n": n,

@@ -1,23 +1,23 @@
-"""Keep in TiKV the versions that landing may have to ask about: see `etl.landing.definitions_used`."""
+"""Keep in TiKV the versions that landing may have to ask about: see `sluice.etl.landing.definitions_used`."""
 
 from __future__ import annotations
 
 import logging
 import time
 
-from errors import SluiceError
-from upstream import PDClient
+from sluice.errors import SluiceError
+from sluice.tidb import PDClient
 
 log = logging.getLogger("sluice.land")
 
-_TTL_S = 86_400
+_SAFE_POINT_TTL_S = 86_400
 """How long versions are kept when landing is down, as TiCDC does and Sluice's pumps: a day to repair it."""
-_INTERVAL_S = 30.0
+_UPDATE_INTERVAL_S = 30.0
 """TiDB collects garbage every ten minutes; what is kept may lag behind by this."""
 
 
-class KeptVersions:
-    """A service safe point at PD that follows landing. It outlives its process by `_TTL_S`."""
+class LandingSafePoint:
+    """A service safe point at PD that follows landing. It outlives its process by `_SAFE_POINT_TTL_S`."""
 
     def __init__(self, pd: PDClient, pipeline_id: str) -> None:
         """`pipeline_id`: its id in the registry; of several on one relay log the one that lands keeps versions."""
@@ -31,9 +31,9 @@ class KeptVersions:
         """
         if time.monotonic() < self._due:
             return
-        self._due = time.monotonic() + _INTERVAL_S
+        self._due = time.monotonic() + _UPDATE_INTERVAL_S
         try:
-            lowest = self._pd.update_service_gc_safe_point(self._service, _TTL_S, landed_ts)
+            lowest = self._pd.update_service_gc_safe_point(self._service, _SAFE_POINT_TTL_S, landed_ts)
         except SluiceError as error:
             log.warning("TiKV may drop versions that landing needs: %s", error)
             return

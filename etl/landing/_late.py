@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pyarrow.compute as pc
 
-from etl.landing._pump_errors import MissedCommitError
-from relay import RelayLog
-from relay.known_pumps import LANDED, MISSED, LateCommit, PumpsSeen
-from upstream import tso
+from sluice.etl.landing._pump_errors import MissedCommitError
+from sluice.relay import RelayLog
+from sluice.relay.known_pumps import LANDED, MISSED, LateCommit, PumpsDocument
+from sluice.tidb import tso
 
 
-class LateCommits:
+class LateCommitCheck:
     """Looks each of them up once; what came of it is kept in the relay log, for windows are removed in time."""
 
     def __init__(self, relay: RelayLog | None) -> None:
@@ -42,7 +42,7 @@ def _outcome(relay: RelayLog, pump: str, commit_ts: int, start_ts: int) -> str:
         return known.outcome
     found = LateCommit(start_ts, pump, LANDED if _is_there(relay, commit_ts) else MISSED)
 
-    def with_it(seen: PumpsSeen) -> PumpsSeen:
+    def with_it(seen: PumpsDocument) -> PumpsDocument:
         return replace(seen, late={commit_ts: found} | dict(seen.late))
 
     return relay.known_pumps.change(with_it).late[commit_ts].outcome

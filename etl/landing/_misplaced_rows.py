@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from errors import SluiceError
-from etl.recorded_schema import RecordedSchema
-from relay import INSERT, UPDATE, Part, RelayLog, read_parts
-from upstream import tso
-from upstream.ddl_actions import Action
-from upstream.ddl_job import PastMove
-from upstream.partitions import PartitionError, partition_ids, partition_of
-from upstream.rows import decode_inserts, decode_updates
-from upstream.schema import Table
-from upstream.table_name import argument
+from sluice.errors import SluiceError
+from sluice.etl.changes.recorded_schema import RecordedSchema
+from sluice.relay import INSERT, UPDATE, Part, RelayLog, read_parts
+from sluice.tidb import tso
+from sluice.tidb.ddl_actions import Action
+from sluice.tidb.ddl_job import FinishedRowMove
+from sluice.tidb.partitions import PartitionError, partition_ids, partition_of
+from sluice.tidb.rows import decode_inserts, decode_updates
+from sluice.tidb.schema import Table
+from sluice.tidb.table_name import argument
 
 
 class MisplacedRowError(SluiceError):
@@ -34,7 +34,7 @@ class MisplacedRowError(SluiceError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Exchanged:
+class _ExchangedTable:
     """An ordinary table that an EXCHANGE PARTITION made a partition."""
 
     job_id: int
@@ -53,10 +53,10 @@ class _Exchanged:
             return False
 
 
-def check_places(
+def check_row_partitions(
     relay: RelayLog,
     schema: RecordedSchema,
-    moves: Iterable[PastMove],
+    moves: Iterable[FinishedRowMove],
     parts: Sequence[Part],
     skips: Collection[int] = (),
 ) -> None:
@@ -72,20 +72,22 @@ def check_places(
         changes = read_parts(relay.url, (part,))
         own = np.isin(changes["table_id"].to_numpy(), list(exchanged)) & (changes["kind"].to_numpy() <= UPDATE)
         for row in changes.filter(pa.array(own)).to_pylist() if own.any() else ():
-            last = _last(exchanged[row["table_id"]], row["commit_ts"])
+            last = _last_exchange(exchanged[row["table_id"]], row["commit_ts"])
             if last is not None and row["commit_ts"] not in skips:
-                for values in _written(last.ordinary, row):
+                for values in _row_text(last.ordinary, row):
                     if last.refuses(values):
                         raise _misplaced(last, row["commit_ts"], values)
 
 
-def _exchanged(schema: RecordedSchema, moves: Iterable[PastMove]) -> dict[int, list[tuple[int, _Exchanged | None]]]:
+def _exchanged(
+    schema: RecordedSchema, moves: Iterable[FinishedRowMove]
+) -> dict[int, list[tuple[int, _ExchangedTable | None]]]:
     """Return, by the id of each ordinary table that was exchanged, its exchanges in order, each with its commit_ts.
 
     That is 0 before the window. None: the id became an ordinary table's again.
     """
     inside = {ddl.job_id: ddl.commit_ts for ddl in schema.ddls}
-    found: dict[int, list[tuple[int, _Exchanged | None]]] = {}
+    found: dict[int, list[tuple[int, _ExchangedTable | None]]] = {}
     for move in sorted(moves, key=lambda move: move.schema_version):
         if move.type != Action.EXCHANGE_PARTITION:
             continue
@@ -94,13 +96,13 @@ def _exchanged(schema: RecordedSchema, moves: Iterable[PastMove]) -> dict[int, l
         for table_id, table in move.effect.tables.items():
             before = move.before.get(table_id)
             if table is None and before is not None and partitioned is not None:
-                found.setdefault(table_id, []).append((commit_ts, _Exchanged(move.job_id, before, partitioned)))
+                found.setdefault(table_id, []).append((commit_ts, _ExchangedTable(move.job_id, before, partitioned)))
             elif table is not None and not table.is_partitioned:
                 found.setdefault(table_id, []).append((commit_ts, None))
     return {i: own for i, own in found.items() if any(each is not None for _, each in own)}
 
 
-def _last(exchanges: Sequence[tuple[int, _Exchanged | None]], commit_ts: int) -> _Exchanged | None:
+def _last_exchange(exchanges: Sequence[tuple[int, _ExchangedTable | None]], commit_ts: int) -> _ExchangedTable | None:
     """Return the exchange behind which a row was committed; None if its table was an ordinary one then."""
     last = None
     for exchanged_ts, each in exchanges:
@@ -109,13 +111,13 @@ def _last(exchanges: Sequence[tuple[int, _Exchanged | None]], commit_ts: int) ->
     return last
 
 
-def _written(table: Table, row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _row_text(table: Table, row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     encoded = pa.array([row["row"]], pa.large_binary())
     decoded = decode_inserts(table, encoded) if row["kind"] == INSERT else decode_updates(table, encoded)[1]
     yield from decoded.to_pylist()
 
 
-def _misplaced(exchanged: _Exchanged, commit_ts: int, values: Mapping[str, Any]) -> MisplacedRowError:
+def _misplaced(exchanged: _ExchangedTable, commit_ts: int, values: Mapping[str, Any]) -> MisplacedRowError:
     ordinary, partitioned = exchanged.ordinary.full_name, exchanged.partitioned.full_name
     return MisplacedRowError(
         f"transaction at commit_ts {commit_ts} ({tso.text(commit_ts)}) wrote to table {ordinary!r} behind DDL job"

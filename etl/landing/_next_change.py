@@ -6,34 +6,34 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from errors import Signal
-from etl.explode import DdlRecord
-from upstream import read_ddl_job
-from upstream.ddl_actions import Action
-from upstream.job import Job
-from upstream.schema import Table, parse_object
-from upstream.tikv.meta import read_raw_ddl_jobs
+from sluice.errors import Signal
+from sluice.etl.landing.extract import DdlRecord
+from sluice.tidb import read_ddl_job
+from sluice.tidb.ddl_actions import Action
+from sluice.tidb.job import DdlHistoryJob
+from sluice.tidb.schema import Table, parse_object
+from sluice.tidb.tikv.meta import read_raw_ddl_jobs
 
 if TYPE_CHECKING:
-    from upstream import PDClient, TiKVClient
+    from sluice.tidb import PDClient, TiKVClient
 
 log = logging.getLogger("sluice.land")
 
-_WARN_EVERY_S = 5.0
+_WARN_INTERVAL_S = 5.0
 
 
-class Stopped(Signal):
+class LandingStopped(Signal):
     """The run was stopped while it waited; nothing of the window has been committed."""
 
 
-class Change(NamedTuple):
+class FinishedTableChange(NamedTuple):
     """A finished DDL job, and a table as it leaves it: None if the table is gone, or goes on under another id."""
 
-    job: Job
+    job: DdlHistoryJob
     left: Table | None
 
 
-class _Known(NamedTuple):
+class _JobTables(NamedTuple):
     """Which tables a finished job changes."""
 
     schema_version: int
@@ -45,7 +45,7 @@ class _Known(NamedTuple):
         return table.id in self.tables or self.dropped_schema == table.schema_id
 
 
-class ChangesToCome:
+class UnlandedJobs:
     """The finished jobs that aren't landed. Each is parsed once: a history may hold tens of thousands."""
 
     def __init__(self, pd: PDClient, tikv: TiKVClient, landed: Collection[int]) -> None:
@@ -53,7 +53,7 @@ class ChangesToCome:
         self._pd = pd
         self._tikv = tikv
         self._landed = landed
-        self._jobs: dict[int, _Known | None] = {}
+        self._jobs: dict[int, _JobTables | None] = {}
         """By id; None: it changed nothing."""
         self._is_fresh = False
 
@@ -61,7 +61,7 @@ class ChangesToCome:
         """Begin a window: the next question reads the DDL history anew."""
         self._is_fresh = False
 
-    def first(self, table: Table, after_version: int, ddls: Sequence[DdlRecord]) -> Change | None:
+    def first(self, table: Table, after_version: int, ddls: Sequence[DdlRecord]) -> FinishedTableChange | None:
         """Return the first job behind a schema version that changes a table; None without one.
 
         `ddls`: the window's DDL binlogs, whose jobs may be among the landed ones. Raises TiKVError, PDError,
@@ -71,9 +71,11 @@ class ChangesToCome:
         if job is None:
             return None
         info = next((info for info in (job.table_info, *job.table_infos) if info and int(info["id"]) == table.id), None)
-        return Change(job, Table.from_tidb(info, table.schema_id, table.schema_name) if info is not None else None)
+        return FinishedTableChange(
+            job, Table.from_tidb(info, table.schema_id, table.schema_name) if info is not None else None
+        )
 
-    def all(self, table: Table, after_version: int, ddls: Sequence[DdlRecord] = ()) -> Iterator[Job]:
+    def all(self, table: Table, after_version: int, ddls: Sequence[DdlRecord] = ()) -> Iterator[DdlHistoryJob]:
         """Yield all such jobs, by ascending schema version. Raises as `first`."""
         if not self._is_fresh:
             self._look(ddls)
@@ -84,22 +86,22 @@ class ChangesToCome:
         )
         for _, job_id in found:
             if (raw := read_ddl_job(self._tikv, job_id, self._pd.tso())) is not None:
-                yield Job.from_json(raw)
+                yield DdlHistoryJob.from_json(raw)
 
-    def await_first(
+    def wait_for_first(
         self, table: Table, after_version: int, ddls: Sequence[DdlRecord], wait: Callable[[float], bool]
-    ) -> Change:
+    ) -> FinishedTableChange:
         """Return the same, once TiDB's history has it. `wait(seconds)` sleeps and returns True if the run is to stop.
 
         Raises Stopped besides.
         """
         waited, warned, pause = 0.0, 0.0, 0.02
         while (found := self.first(table, after_version, ddls)) is None:
-            if waited - warned >= _WARN_EVERY_S:
+            if waited - warned >= _WARN_INTERVAL_S:
                 warned = waited
                 log.warning("the schema change of %s isn't over: landing waits, %.0f s so far", table.full_name, waited)
             if wait(pause):
-                raise Stopped(f"while waiting for the schema change of {table.full_name}")
+                raise LandingStopped(f"while waiting for the schema change of {table.full_name}")
             waited += pause
             pause = min(pause * 2, 1.0)
             self._is_fresh = False
@@ -109,13 +111,13 @@ class ChangesToCome:
         ts = self._pd.tso()
         for record in ddls:
             if record.job_id not in self._jobs and (raw := read_ddl_job(self._tikv, record.job_id, ts)) is not None:
-                self._jobs[record.job_id] = _known(Job.from_json(raw))
+                self._jobs[record.job_id] = _known(DdlHistoryJob.from_json(raw))
         for job_id, data in read_raw_ddl_jobs(self._tikv, ts, self._jobs.keys() | self._landed):
-            self._jobs[job_id] = _known(Job.from_json(parse_object(data, f"DDL job {job_id}")))
+            self._jobs[job_id] = _known(DdlHistoryJob.from_json(parse_object(data, f"DDL job {job_id}")))
         self._is_fresh = True
 
 
-def _known(job: Job) -> _Known | None:
+def _known(job: DdlHistoryJob) -> _JobTables | None:
     """Return which tables a job changes.
 
     Of several tables in one statement the job names one (RENAME TABLE, EXCHANGE PARTITION), and of a dropped database
@@ -125,4 +127,4 @@ def _known(job: Job) -> _Known | None:
         return None
     infos = (job.table_info, *job.table_infos)
     tables = frozenset({job.table_id, *(int(info["id"]) for info in infos if info is not None)})
-    return _Known(job.schema_version, tables, job.schema_id if job.type == Action.DROP_SCHEMA else None)
+    return _JobTables(job.schema_version, tables, job.schema_id if job.type == Action.DROP_SCHEMA else None)

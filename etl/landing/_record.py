@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 
-from etl.landing._ahead import LandedPlan
-from etl.landing._report import LandedWindow
-from etl.recorded_schema import RecordedSchema
-from relay import Window
-from upstream import tso
+from sluice.etl.changes.recorded_schema import RecordedSchema
+from sluice.etl.landing._job_queue import FinishedPlan
+from sluice.etl.landing._report import LandedWindow
+from sluice.relay import WindowRecord
+from sluice.tidb import tso
 
 
-def record_of(landed: LandedPlan, schema: RecordedSchema, cluster_id: int, token: str) -> Window:
+def record_of(landed: FinishedPlan, schema: RecordedSchema, cluster_id: int, token: str) -> WindowRecord:
     """The record to commit; `token` is the claim's."""
     plan, result = landed.plan, landed.result
-    window = Window(
+    window = WindowRecord(
         lo=plan.lo,
         hi=plan.hi,
         cluster_id=cluster_id,
@@ -27,10 +27,10 @@ def record_of(landed: LandedPlan, schema: RecordedSchema, cluster_id: int, token
         timings_ms={name: round(ms, 2) for name, ms in landed.stages_ms.items()},
         skipped=result.left_out,
     )
-    return schema.put_into(window)
+    return schema.write_to(window)
 
 
-def report_of(landed: LandedPlan, record: Window) -> LandedWindow:
+def report_of(landed: FinishedPlan, record: WindowRecord) -> LandedWindow:
     """What to say of a window that is committed."""
     plan, stages = landed.plan, landed.stages_ms
     lag_ms = tso.ms_between(plan.hi, plan.fresh_ts) + sum(stages[name] for name in ("job", "resolve", "commit"))

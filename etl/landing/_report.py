@@ -66,7 +66,7 @@ class LandSummary:
             self.stages_ms[stage] = round(self.stages_ms.get(stage, 0.0) + ms, 3)
 
 
-class Progress:
+class LandingProgressLog:
     """A line every few seconds: what was landed since the last one."""
 
     def __init__(self) -> None:

@@ -26,15 +26,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from etl.landing.definitions_used import AskTiKV, DefinitionUnknownError
-from etl.recorded_schema import RecordedSchema, TablesAt
-from relay import DELETE, INSERT, UPDATE, Part, RelayLog, read_parts
-from upstream import tso
-from upstream.codec.memcomparable import encode_int
-from upstream.record_keys import record_key
-from upstream.rows import ROWID_NAME, decode_deletes, decode_inserts, decode_updates
-from upstream.schema import Table
-from upstream.table_name import argument
+from sluice.etl.changes.recorded_schema import RecordedSchema, SchemaTimeline
+from sluice.etl.landing.definitions_used import AskTiKV, DefinitionUnknownError
+from sluice.relay import DELETE, INSERT, UPDATE, Part, RelayLog, read_parts
+from sluice.tidb import tso
+from sluice.tidb.codec.memcomparable import encode_int
+from sluice.tidb.record_keys import record_key
+from sluice.tidb.rows import ROWID_NAME, decode_deletes, decode_inserts, decode_updates
+from sluice.tidb.schema import Table
+from sluice.tidb.table_name import argument
 
 log = logging.getLogger("sluice.land")
 
@@ -46,7 +46,7 @@ PhysicalIds = Callable[[Table, int, int], Collection[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
+class _DecodedChange:
     place: int
     """In the part."""
     kind: int
@@ -68,10 +68,10 @@ class _Transaction:
     _removed: set[_Row] = field(default_factory=set)
     _equal: dict[_Values, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     """By values: the row id of each row that the transaction made, and the place of its INSERT or -1."""
-    _doubtful: set[_Values] = field(default_factory=set)
+    _ambiguous: set[_Values] = field(default_factory=set)
     _keeps_row_ids: bool = False
     """Whether an INSERT had a copy with the same row id: then all have."""
-    _taken_away: dict[_Values, bool] = field(default_factory=dict)
+    _deleted_rows: dict[_Values, bool] = field(default_factory=dict)
     """By values of doubtful rows of which one was removed: whether that was written twice."""
 
     @property
@@ -79,7 +79,7 @@ class _Transaction:
         """Whether rows have hidden row ids."""
         return self.table.handle_kind == "heap"
 
-    def take(self, change: _Change) -> None:
+    def take(self, change: _DecodedChange) -> None:
         """Go on by one change."""
         if change.kind == INSERT:
             self._insert(change.place, change.rows[0])
@@ -87,8 +87,8 @@ class _Transaction:
         old = change.rows[0]
         if old in self._removed:
             self.copies.append(change.place)
-            if old[0] in self._taken_away:
-                self._taken_away[old[0]] = True
+            if old[0] in self._deleted_rows:
+                self._deleted_rows[old[0]] = True
             if change.kind == UPDATE and change.rows[1] not in self._made:
                 self.row_ids_differ = True
             return
@@ -102,7 +102,7 @@ class _Transaction:
             self._keeps_row_ids = True
             return
         if self.has_row_ids and self._equal[row[0]]:
-            self._doubtful.add(row[0])
+            self._ambiguous.add(row[0])
         self._make(row, place)
 
     def _make(self, row: _Row, place: int) -> None:
@@ -114,29 +114,29 @@ class _Transaction:
     def _remove(self, row: _Row) -> None:
         self._made.discard(row)
         self._removed.add(row)
-        if row[0] in self._doubtful:
-            self._taken_away.setdefault(row[0], False)
+        if row[0] in self._ambiguous:
+            self._deleted_rows.setdefault(row[0], False)
         elif self.has_row_ids:
             self._equal[row[0]] = [pair for pair in self._equal[row[0]] if pair[0] != row[1]]
 
     @property
     def is_in_doubt(self) -> bool:
         """Whether it made equal rows of which some may be copies of others."""
-        return bool(self._doubtful) and not self._keeps_row_ids
+        return bool(self._ambiguous) and not self._keeps_row_ids
 
     def row_ids_in_doubt(self) -> set[int]:
         """Return the row ids of equal rows, of which some may be copies of others."""
-        return {row_id for values in self._doubtful - self._taken_away.keys() for row_id, _ in self._equal[values]}
+        return {row_id for values in self._ambiguous - self._deleted_rows.keys() for row_id, _ in self._equal[values]}
 
     def settle(self, lies_in: Mapping[int, set[int]]) -> bool:
         """Find the copies among equal rows. `lies_in`: the partitions of each row id. False if that can't be known.
 
         A row that is removed is removed twice, if it was written twice: then no question is needed.
         """
-        for values in self._doubtful:
+        for values in self._ambiguous:
             equal = self._equal[values]
-            if values in self._taken_away:
-                if self._taken_away[values]:
+            if values in self._deleted_rows:
+                if self._deleted_rows[values]:
                     if len(equal) % 2 or any(place < 0 for _, place in equal):
                         return False
                     self.copies += [place for _, place in equal[1::2]]
@@ -156,7 +156,7 @@ class _Transaction:
         return True
 
 
-class SecondWrites:
+class DuplicateWrites:
     """Leaves copies out of the parts of a window."""
 
     def __init__(self, relay: RelayLog, ask: AskTiKV) -> None:
@@ -178,19 +178,19 @@ class SecondWrites:
         window and a token for new parts. Transactions committed at `skips` are left as they are. Raises
         DefinitionUnknownError, TiKVError, RowDecodeError and relay errors.
         """
-        tables_at = TablesAt(schema)
+        tables_at = SchemaTimeline(schema)
         differ: set[int] = set()
         found = []
         for number, part in enumerate(parts):
             changes = read_parts(self._relay.url, (part,))
             own = [each for table_id in tables for each in _transactions(changes, table_id, tables_at, skips)]
-            self._settle([each for each in own if each.is_in_doubt], physical_ids)
+            self._resolve([each for each in own if each.is_in_doubt], physical_ids)
             differ |= {each.table.id for each in own if each.row_ids_differ}
             copies = [place for each in own for place in each.copies]
             found.append(self._without(part, number, changes, copies, bounds) if copies else part)
         return tuple(part for part in found if part is not None), differ
 
-    def _settle(self, doubtful: Sequence[_Transaction], physical_ids: PhysicalIds) -> None:
+    def _resolve(self, doubtful: Sequence[_Transaction], physical_ids: PhysicalIds) -> None:
         wanted: dict[int, dict[tuple[int, int], bytes]] = {}
         for each in doubtful:
             row_ids = each.row_ids_in_doubt()
@@ -228,7 +228,7 @@ class SecondWrites:
 
 
 def _transactions(
-    changes: pa.Table, table_id: int, tables_at: TablesAt, skips: Collection[int]
+    changes: pa.Table, table_id: int, tables_at: SchemaTimeline, skips: Collection[int]
 ) -> Iterator[_Transaction]:
     """Yield the changes of each transaction that changed a table more than once."""
     places = np.flatnonzero(changes["table_id"].to_numpy() == table_id)
@@ -257,9 +257,9 @@ def _transactions(
             yield transaction
 
 
-def _decoded(table: Table, rows: Sequence[tuple[int, dict[str, Any]]]) -> dict[int, _Change]:
+def _decoded(table: Table, rows: Sequence[tuple[int, dict[str, Any]]]) -> dict[int, _DecodedChange]:
     """Return the changes by place."""
-    found: dict[int, _Change] = {}
+    found: dict[int, _DecodedChange] = {}
     for kind in (INSERT, UPDATE, DELETE):
         own = [(place, row["row"]) for place, row in rows if row["kind"] == kind]
         if not own:
@@ -270,7 +270,7 @@ def _decoded(table: Table, rows: Sequence[tuple[int, dict[str, Any]]]) -> dict[i
         else:
             sides = [_rows((decode_inserts if kind == INSERT else decode_deletes)(table, encoded))]
         for (place, _), *images in zip(own, *sides, strict=True):
-            found[place] = _Change(place, kind, tuple(images))
+            found[place] = _DecodedChange(place, kind, tuple(images))
     return found
 
 

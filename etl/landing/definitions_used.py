@@ -22,27 +22,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from errors import SluiceError
-from etl.recorded_schema import RecordedSchema
-from relay import DELETE, INSERT, PART_SCHEMA, UPDATE, Part, RelayLog, read_parts
-from upstream import tso
-from upstream.ddl_actions import MOVES_ROWS, REMOVES_PARTITIONS, Action
-from upstream.ddl_job import PastMove
-from upstream.partitions import PartitionError, partition_ids, partition_of
-from upstream.record_keys import handle_of_insert, handles_of_images, record_key
-from upstream.rows import decode_deletes, decode_inserts, decode_updates
-from upstream.schema import Table
-from upstream.table_name import argument
+from sluice.errors import SluiceError
+from sluice.etl.changes.recorded_schema import RecordedSchema
+from sluice.relay import DELETE, INSERT, PART_SCHEMA, UPDATE, Part, RelayLog, read_parts
+from sluice.tidb import tso
+from sluice.tidb.ddl_actions import MOVES_ROWS, REMOVES_PARTITIONS, Action
+from sluice.tidb.ddl_job import FinishedRowMove
+from sluice.tidb.partitions import PartitionError, partition_ids, partition_of
+from sluice.tidb.record_keys import handle_of_insert, handles_of_images, record_key
+from sluice.tidb.rows import decode_deletes, decode_inserts, decode_updates
+from sluice.tidb.schema import Table
+from sluice.tidb.table_name import argument
 
 if TYPE_CHECKING:
-    from upstream.tikv import Mvcc
+    from sluice.tidb.tikv import Mvcc
 
 log = logging.getLogger("sluice.land")
 
 AskTiKV = Callable[[Collection[bytes]], Mapping[bytes, "Mvcc"]]
 """From keys to what TiKV has of each."""
 
-ToCome = Callable[[int], Sequence[Table]]
+UpcomingDefinitions = Callable[[int], Sequence[Table]]
 """From a table id to its definitions behind the window, as far as there are any."""
 
 _Partitions = frozenset[int]
@@ -63,10 +63,10 @@ _Change = tuple[int, dict[str, Any], list[_Image]]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PartitionStep:
     """A DDL that moves rows between or out of partitions of one table."""
 
-    move: PastMove
+    move: FinishedRowMove
     table_id: int
     commit_ts: int
     """Of its binlog; 0: before everything that is asked about."""
@@ -111,35 +111,35 @@ class Step:
         return bool(change["schema_version"] < self.new_version or change["start_ts"] <= self.move.finished_ts)
 
 
-def steps_of(moves: Iterable[tuple[PastMove, int]]) -> dict[int, list[Step]]:
+def steps_of(moves: Iterable[tuple[FinishedRowMove, int]]) -> dict[int, list[PartitionStep]]:
     """Return by table id the DDL of `moves` (each with the commit ts of its binlog) that changes its partitions."""
-    found: dict[int, list[Step]] = defaultdict(list)
+    found: dict[int, list[PartitionStep]] = defaultdict(list)
     for move, commit_ts in sorted(moves, key=lambda pair: pair[0].schema_version):
         if move.type not in REMOVES_PARTITIONS | {Action.EXCHANGE_PARTITION}:
             continue
         for table_id, table in move.before.items():
             if table is not None and table.is_partitioned and move.effect.tables.get(table_id) is not None:
-                found[table_id].append(Step(move, table_id, commit_ts))
+                found[table_id].append(PartitionStep(move, table_id, commit_ts))
     return found
 
 
-class DefinitionsUsed:
+class DefinitionResolver:
     """Settles by which definitions the rows of a window were written."""
 
     def __init__(self, relay: RelayLog, ask: AskTiKV, gc_safe_point: Callable[[], int]) -> None:
         """`gc_safe_point` returns a TSO: TiKV may have dropped what was overwritten before."""
         self._relay, self._ask, self._gc_safe_point = relay, ask, gc_safe_point
         self._numbers = itertools.count()
-        self._to_come: ToCome = lambda table_id: ()
+        self._to_come: UpcomingDefinitions = lambda table_id: ()
 
     def settle(  # noqa: PLR0913 two wishes that are seldom there, by name
         self,
         schema: RecordedSchema,
-        moves: Sequence[PastMove],
+        moves: Sequence[FinishedRowMove],
         parts: tuple[Part, ...],
         bounds: tuple[int, int, str],
         skips: Collection[int] = (),
-        to_come: ToCome = lambda table_id: (),
+        to_come: UpcomingDefinitions = lambda table_id: (),
     ) -> tuple[RecordedSchema, tuple[Part, ...]]:
         """Return a window's schema and parts as TiKV says.
 
@@ -155,7 +155,7 @@ class DefinitionsUsed:
             return schema, parts
         earlier = {**self._commits_before(schema, moves, bounds[0]), **inside}
         steps = steps_of((move, earlier.get(move.job_id, 0)) for move in moves)
-        ahead = self._ahead(schema, steps, bounds[0], skips) if inside else {}
+        ahead = self._transactions_ahead(schema, steps, bounds[0], skips) if inside else {}
         if steps:
             parts = tuple(self._settled(part, n, steps, bounds, skips) for n, part in enumerate(parts))
         ddls = tuple(
@@ -168,7 +168,7 @@ class DefinitionsUsed:
         self,
         part: Part,
         number: int,
-        steps: Mapping[int, Sequence[Step]],
+        steps: Mapping[int, Sequence[PartitionStep]],
         bounds: tuple[int, int, str],
         skips: Collection[int],
     ) -> Part:
@@ -191,7 +191,7 @@ class DefinitionsUsed:
         assert written is not None
         return written
 
-    def _commits_before(self, schema: RecordedSchema, moves: Sequence[PastMove], lo: int) -> dict[int, int]:
+    def _commits_before(self, schema: RecordedSchema, moves: Sequence[FinishedRowMove], lo: int) -> dict[int, int]:
         """Commit ts by job id of DDL in earlier windows since DDL of this one began: rows of these are asked about."""
         began = [ddl.began_ts for ddl in schema.ddls if ddl.type in REMOVES_PARTITIONS and len(ddl.versions) > 1]
         if not began or min(began) >= lo:
@@ -202,8 +202,8 @@ class DefinitionsUsed:
             for ddl in window.ddls
         }
 
-    def _ahead(
-        self, schema: RecordedSchema, steps: Mapping[int, Sequence[Step]], lo: int, skips: Collection[int]
+    def _transactions_ahead(
+        self, schema: RecordedSchema, steps: Mapping[int, Sequence[PartitionStep]], lo: int, skips: Collection[int]
     ) -> dict[int, set[int]]:
         """Transactions in earlier windows that were ahead of DDL of this one, by job id."""
         found: dict[int, set[int]] = defaultdict(set)
@@ -226,7 +226,9 @@ class DefinitionsUsed:
                             found[step.move.job_id].add(rows[place]["start_ts"])
         return found
 
-    def _versions(self, steps: Sequence[Step], rows: Mapping[int, dict[str, Any]], beside: _Beside) -> dict[int, int]:
+    def _versions(
+        self, steps: Sequence[PartitionStep], rows: Mapping[int, dict[str, Any]], beside: _Beside
+    ) -> dict[int, int]:
         """The schema version by which rows (by their place) were written, as far as that is in doubt."""
         if not rows:
             return {}
@@ -235,28 +237,30 @@ class DefinitionsUsed:
         for place, row in rows.items():
             places[row["start_ts"]].append(place)
         changes = {start_ts: [(place, rows[place], images[place]) for place in own] for start_ts, own in places.items()}
-        found, left = self._told(_Chain(steps), changes, beside)
+        found, left = self._query_versions(_DefinitionChain(steps), changes, beside)
         if left:
             coming = self._to_come(steps[-1].table_id)
-            later, left = self._told(_Chain(steps, coming), {i: changes[i] for i in left}, beside)
+            later, left = self._query_versions(_DefinitionChain(steps, coming), {i: changes[i] for i in left}, beside)
             found |= later
         for doubt in left.values():
             raise self._unknown(doubt)
         return found
 
-    def _told(
-        self, chain: _Chain, changes: Mapping[int, Sequence[_Change]], beside: _Beside
-    ) -> tuple[dict[int, int], dict[int, _Doubt]]:
+    def _query_versions(
+        self, chain: _DefinitionChain, changes: Mapping[int, Sequence[_Change]], beside: _Beside
+    ) -> tuple[dict[int, int], dict[int, _UndecidedChanges]]:
         """The version of rows by place, and of which transactions (start_ts) TiKV told nothing. `changes`: theirs."""
         doubts = {
-            start_ts: doubt for start_ts, own in changes.items() if (doubt := _Doubt.of(chain, own, beside)) is not None
+            start_ts: doubt
+            for start_ts, own in changes.items()
+            if (doubt := _UndecidedChanges.from_changes(chain, own, beside)) is not None
         }
         keys = {key for doubt in doubts.values() for key in doubt.keys_that_tell()}
         known = self._ask(keys) if keys else {}
         found: dict[int, int] = {}
         left = {}
         for start_ts, doubt in doubts.items():
-            used = doubt.settled(known)
+            used = doubt.resolve(known)
             if used is None:
                 left[start_ts] = doubt
             else:
@@ -264,7 +268,7 @@ class DefinitionsUsed:
                 found |= dict.fromkeys(doubt.places, chain.version(used, named))
         return found, left
 
-    def _unknown(self, doubt: _Doubt) -> DefinitionUnknownError:
+    def _unknown(self, doubt: _UndecidedChanges) -> DefinitionUnknownError:
         row, table = doubt.row, doubt.chain.tables[-1]
         jobs = ", ".join(str(step.move.job_id) for step in doubt.chain.steps if step.is_in_doubt(row))
         commit_ts = row["commit_ts"]
@@ -284,10 +288,10 @@ class DefinitionsUsed:
         )
 
 
-class _Chain:
+class _DefinitionChain:
     """The definitions that a table had, one after the other: that before and that after each step."""
 
-    def __init__(self, steps: Sequence[Step], to_come: Sequence[Table] = ()) -> None:
+    def __init__(self, steps: Sequence[PartitionStep], to_come: Sequence[Table] = ()) -> None:
         """`to_come`: definitions behind the last step."""
         self.steps = steps
         self.tables: list[Table] = []
@@ -327,10 +331,10 @@ class _Chain:
 
 
 @dataclass(slots=True)
-class _Doubt:
+class _UndecidedChanges:
     """The changes that one transaction made in a table, by one definition of several."""
 
-    chain: _Chain
+    chain: _DefinitionChain
     allowed: range
     row: Mapping[str, Any]
     """One of the changes."""
@@ -342,7 +346,9 @@ class _Doubt:
     has_handles: bool = True
 
     @classmethod
-    def of(cls, chain: _Chain, changes: Sequence[_Change], beside: _Beside) -> _Doubt | None:
+    def from_changes(
+        cls, chain: _DefinitionChain, changes: Sequence[_Change], beside: _Beside
+    ) -> _UndecidedChanges | None:
         """None if all definitions that are possible put the rows into the same partitions."""
         row = changes[0][1]
         found = cls(chain, chain.allowed(row), row, [place for place, _, _ in changes], beside=beside)
@@ -364,7 +370,7 @@ class _Doubt:
             for partition in self._candidates(images):
                 yield record_key(partition, handle)
 
-    def settled(self, known: Mapping[bytes, Mvcc]) -> int | None:
+    def resolve(self, known: Mapping[bytes, Mvcc]) -> int | None:
         """The definition by which the changes were made; None if that can't be told."""
         left, is_seen = set(range(len(self.allowed))), False
         for handle, images in self.written.items():
@@ -410,7 +416,7 @@ def _partitions(table: Table, image: Mapping[str, Any]) -> _Partitions:
 
 
 def _rows(
-    changes: pa.Table, places: np.ndarray, steps: Sequence[Step], skips: Collection[int]
+    changes: pa.Table, places: np.ndarray, steps: Sequence[PartitionStep], skips: Collection[int]
 ) -> dict[int, dict[str, Any]]:
     """The changes at `places`, by place, of transactions of which a step is in doubt."""
     if not len(places):
@@ -425,7 +431,7 @@ def _rows(
     return dict(zip(wanted, changes.take(pa.array(wanted, pa.int64())).to_pylist(), strict=True))
 
 
-def _beside(changes: pa.Table, steps: Sequence[Step], rows: Mapping[int, dict[str, Any]]) -> _Beside:
+def _beside(changes: pa.Table, steps: Sequence[PartitionStep], rows: Mapping[int, dict[str, Any]]) -> _Beside:
     """What the transactions of `rows` wrote under the same names as partitions that are exchanged."""
     moves = [step.move for step in steps if step.move.type == Action.EXCHANGE_PARTITION]
     tables = [(i, t) for move in moves for each in (move.before, move.effect.tables) for i, t in each.items()]

@@ -14,36 +14,48 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 
-from errors import SluiceError, ours
-from etl.explode import BinlogDecodeError
-from etl.landing._ahead import JobsAhead, LandedPlan
-from etl.landing._cluster import Cluster
-from etl.landing._counting import Counting
-from etl.landing._kept_versions import KeptVersions
-from etl.landing._misplaced_rows import MisplacedRowError, check_places
-from etl.landing._next_change import Stopped
-from etl.landing._orders import LOOK_EVERY_S, Orders
-from etl.landing._record import record_of, report_of
-from etl.landing._report import LandedWindow, LandSummary, Progress, ms_since
-from etl.landing._run_limits import RunLimits, Stop
-from etl.landing._second_writes import SecondWrites
-from etl.landing._window_rows import WindowRows
-from etl.landing._without_binlog import warn_without_binlog
-from etl.landing.definitions_used import DefinitionsUsed, DefinitionUnknownError
-from etl.landing.planner import CommitsPurgedError
-from etl.landing.schema import LandingSchema, SchemaBegin, UnknownTableError, version_at
-from etl.landing.start import NoCheckpointError, Start, WrongClusterError, continued, first
-from etl.ownership import CopyAwaitedError, DrainerEntry, Pipeline, await_copy, downstream_name
-from etl.recorded_schema import RecordedSchema
-from etl.settings import Settings
-from etl.sinks import read_checkpoint
-from etl.spark.place import Place
-from etl.waiting import Waiting
-from relay import Claim, ClaimLostError, WindowConflictError, iter_parts
-from relay.bell import ring
-from relay.schema_snapshots import SchemaSnapshots
-from relay.turn import Turn
-from upstream.job import HistoryError
+from sluice.errors import SluiceError, ours
+from sluice.etl.changes.recorded_schema import RecordedSchema
+from sluice.etl.downstream.ownership import (
+    BootstrapPending,
+    PipelineIdentity,
+    RegistryHeartbeat,
+    downstream_name,
+    require_bootstrap_done,
+)
+from sluice.etl.downstream.sinks import read_checkpoint
+from sluice.etl.landing._cluster import UpstreamCluster
+from sluice.etl.landing._control import CHECK_INTERVAL_S, LandingControl
+from sluice.etl.landing._counting import LandingCounters
+from sluice.etl.landing._job_queue import FinishedPlan, LandingJobs
+from sluice.etl.landing._kept_versions import LandingSafePoint
+from sluice.etl.landing._misplaced_rows import MisplacedRowError, check_row_partitions
+from sluice.etl.landing._next_change import LandingStopped
+from sluice.etl.landing._record import record_of, report_of
+from sluice.etl.landing._report import LandedWindow, LandingProgressLog, LandSummary, ms_since
+from sluice.etl.landing._run_limits import RunLimits, Stop
+from sluice.etl.landing._second_writes import DuplicateWrites
+from sluice.etl.landing._window_rows import WindowRows
+from sluice.etl.landing._without_binlog import warn_without_binlog
+from sluice.etl.landing.definitions_used import DefinitionResolver, DefinitionUnknownError
+from sluice.etl.landing.extract import BinlogDecodeError
+from sluice.etl.landing.planner import CommitsPurgedError
+from sluice.etl.landing.schema import InitialSchema, LandingSchema, UnknownTableError, version_at
+from sluice.etl.landing.start_position import (
+    NoCheckpointError,
+    StartPosition,
+    WrongClusterError,
+    initial_position,
+    resume_from_log,
+)
+from sluice.etl.retry import RetryBackoff
+from sluice.etl.settings import Settings
+from sluice.etl.spark.session_target import SessionTarget
+from sluice.relay import ClaimLostError, RoleClaim, WindowConflictError, iter_parts
+from sluice.relay.role_lease import RoleStandby
+from sluice.relay.schema_snapshots import SchemaSnapshots
+from sluice.relay.wakeup import notify
+from sluice.tidb.job import HistoryError
 
 __all__ = [
     "BinlogDecodeError",
@@ -59,7 +71,7 @@ __all__ = [
 ]
 
 log = logging.getLogger("sluice.land")
-_QUIET_LOOKS = 3
+_QUIET_CHECKS = 3
 ROLE = "land"
 """By this name landing is claimed; of several pipelines that read one relay log one does it."""
 
@@ -86,14 +98,14 @@ def run_land(  # noqa: PLR0913 one optional wish each, by name
     MisplacedRowError, CommitsPurgedError, WrongClusterError, NoCheckpointError, HistoryError, and relay errors.
     """
     limits = RunLimits(run_seconds, stop, until_ts)
-    loop = _Loop(settings, limits, start_ts, on_window, summary or LandSummary())
+    loop = _LandingLoop(settings, limits, start_ts, on_window, summary or LandSummary())
     try:
         return loop.run()
     finally:
         loop.close()
 
 
-class _Loop:
+class _LandingLoop:
     def __init__(
         self,
         settings: Settings,
@@ -107,28 +119,28 @@ class _Loop:
         self._start_ts = start_ts
         self._on_window = on_window
         self._relay = settings.open_relay()
-        self._cluster = Cluster(settings.upstream)
+        self._cluster = UpstreamCluster(settings.upstream)
         cluster = self._cluster
-        self._second_writes = SecondWrites(self._relay, cluster.tikv.mvcc_get_many)
-        self._definitions = DefinitionsUsed(self._relay, cluster.tikv.mvcc_get_many, cluster.pd.get_gc_safe_point)
-        self._versions = KeptVersions(cluster.pd, Pipeline.of(settings).id)
-        self._orders = Orders(self._relay, settings.ignored_ts)
-        self._jobs = JobsAhead(
-            Place(settings.spark, settings.spark_role("land"), settings.relay.url),
+        self._second_writes = DuplicateWrites(self._relay, cluster.tikv.mvcc_get_many)
+        self._definitions = DefinitionResolver(self._relay, cluster.tikv.mvcc_get_many, cluster.pd.get_gc_safe_point)
+        self._versions = LandingSafePoint(cluster.pd, PipelineIdentity.from_settings(settings).id)
+        self._orders = LandingControl(self._relay, settings.ignored_ts)
+        self._jobs = LandingJobs(
+            SessionTarget(settings.spark, settings.spark_role("land"), settings.relay.url),
             self._cluster,
             settings.landed_window,
             limits,
             self._relay,
         )
-        self._claim: Claim | None = None
-        self._turn = Turn(self._relay, ROLE, self._newest, log)
-        self._start: Start | None = None
+        self._claim: RoleClaim | None = None
+        self._standby = RoleStandby(self._relay, ROLE, self._latest_ts, log)
+        self._start: StartPosition | None = None
         self._schema: LandingSchema | None = None
-        self._entry: DrainerEntry | None = None
+        self._heartbeat: RegistryHeartbeat | None = None
         self._is_due = False
-        self._waiting = Waiting(log, "landing")
-        self._progress = Progress()
-        self._counting = Counting(self._relay)
+        self._waiting = RetryBackoff(log, "landing")
+        self._progress = LandingProgressLog()
+        self._counters = LandingCounters(self._relay)
         self.summary = summary
 
     def run(self) -> LandSummary:
@@ -136,30 +148,30 @@ class _Loop:
             try:
                 self._step()
                 self._waiting.over()
-            except Stopped:
+            except LandingStopped:
                 break
             except ClaimLostError:
                 if self._relay.claimant(ROLE) == self._relay.pipeline:
                     raise
                 self._claim = None
-                self._leave_to_others()
+                self._let_others_land()
             except Exception as error:
                 told = ours(error)
-                self._counting.failed(error)
+                self._counters.failed(error)
                 if not told.transient:
                     raise
                 self.summary.retries += 1
                 delay = self._waiting.after(told, f"at hi={self._landed_ts}")
                 self._forget(told)
                 self._wait(delay)
-        self._progress.say(self.summary, self._jobs.holding, last=True)
+        self._progress.say(self.summary, self._jobs.limiting_pump, last=True)
         return self.summary
 
     def close(self) -> None:
-        self._counting.close()
+        self._counters.close()
         self._jobs.abandon()
-        if self._entry is not None:
-            self._entry.close()
+        if self._heartbeat is not None:
+            self._heartbeat.close()
         self._jobs.close()
         self._cluster.close()
 
@@ -174,12 +186,12 @@ class _Loop:
     def _step(self) -> None:
         """At most one window."""
         if self._is_paused():
-            self._stand_aside()
-            self._wait(LOOK_EVERY_S)
+            self._yield_role()
+            self._wait(CHECK_INTERVAL_S)
             return
         if self._claim is None:
-            if not self._turn.is_ours():
-                self._wait(LOOK_EVERY_S)
+            if not self._standby.should_claim():
+                self._wait(CHECK_INTERVAL_S)
                 return
             self._claim = self._relay.claim(ROLE)
             log.info("landing into %s as %s", self._relay.url, self._claim.token)
@@ -187,57 +199,57 @@ class _Loop:
             self._find_start()
             return
         self._versions.keep(self._start.ts)
-        if not self._start.has_windows:
-            self._await_copy()
+        if not self._start.is_resumed:
+            self._require_bootstrap_done()
         if self._schema is None:
             self._schema = self._load_schema(self._start)
         self._jobs.connect(self._start.ts, self._claim.check)
-        due = self._is_due or self._orders.window_is_due(self._start.ts, self._jobs.seen_ts)
-        empty_now, self._is_due = due or not self._start.has_windows, False
-        self._jobs.fill(self._start.ts, self._claim.token, self._skips, empty_now=empty_now)
+        due = self._is_due or self._orders.needs_window_now(self._start.ts, self._jobs.seen_ts)
+        empty_now, self._is_due = due or not self._start.is_resumed, False
+        self._jobs.submit(self._start.ts, self._claim.token, self._skips, empty_now=empty_now)
         landed = self._jobs.take()
         if landed is None:
-            self._progress.say(self.summary, self._jobs.holding)
-            self._await_news(self._start.ts)
+            self._progress.say(self.summary, self._jobs.limiting_pump)
+            self._wait_for_commits(self._start.ts)
             return
         self._commit(landed, self._schema, self._claim, self._start)
 
-    def _await_news(self, landed_ts: int) -> None:
+    def _wait_for_commits(self, landed_ts: int) -> None:
         """Nothing new: until a pump says so, somebody wants a window, or it is time to see which pumps there are."""
-        for _ in range(_QUIET_LOOKS):
-            if self._jobs.await_news(landed_ts, LOOK_EVERY_S) or self._limits.is_over(landed_ts):
+        for _ in range(_QUIET_CHECKS):
+            if self._jobs.wait_for_commits(landed_ts, CHECK_INTERVAL_S) or self._limits.is_over(landed_ts):
                 return
-            self._is_due = self._orders.window_is_due(landed_ts, self._jobs.seen_ts)
+            self._is_due = self._orders.needs_window_now(landed_ts, self._jobs.seen_ts)
             if self._is_due or self._is_paused():
                 return
 
-    def _stand_aside(self) -> None:
+    def _yield_role(self) -> None:
         """Another pipeline that reads this relay log lands while this one is paused."""
-        if self._claim is None or not self._orders.are_for_several:
+        if self._claim is None or not self._orders.is_shared:
             return
         claim, self._claim = self._claim, None
-        self._leave_to_others()
+        self._let_others_land()
         with contextlib.suppress(ClaimLostError):
-            claim.let_go()
+            claim.release()
 
-    def _leave_to_others(self) -> None:
+    def _let_others_land(self) -> None:
         """What was known of where landing is becomes old from now on."""
         self._jobs.abandon()
         self._start = self._schema = None
-        if self._entry is not None:
-            self._entry.close()
-            self._entry = None
+        if self._heartbeat is not None:
+            self._heartbeat.close()
+            self._heartbeat = None
 
     def _is_paused(self) -> bool:
         paused = self._orders.is_paused()
-        if self._entry is not None:
-            self._entry.set_working(working=not paused)
+        if self._heartbeat is not None:
+            self._heartbeat.set_working(working=not paused)
         return paused
 
     def _skips(self) -> frozenset[int]:
         return self._orders.skips(self._landed_ts or 0)
 
-    def _commit(self, landed: LandedPlan, schema: LandingSchema, claim: Claim, start: Start) -> None:
+    def _commit(self, landed: FinishedPlan, schema: LandingSchema, claim: RoleClaim, start: StartPosition) -> None:
         result, stages = landed.result, landed.stages_ms
         began = time.perf_counter()
         skips = self._skips()
@@ -250,12 +262,14 @@ class _Loop:
                 way_out=f"`sluice txn skip {landed.plan.lo + 1}`, then bring its rows with `sluice backfill`",
             )
         stages["resolve"] = ms_since(began)
-        landed, described = self._once(landed, described, schema, (landed.plan.lo, landed.plan.hi, claim.token), skips)
+        landed, described = self._without_duplicates(
+            landed, described, schema, (landed.plan.lo, landed.plan.hi, claim.token), skips
+        )
         result = landed.result
         if described.moved or described.ddls:
             began = time.perf_counter()
             moves = schema.recent_moves(described, result.tables)
-            check_places(self._relay, described, moves, result.parts, skips)
+            check_row_partitions(self._relay, described, moves, result.parts, skips)
             bounds = landed.plan.lo, landed.plan.hi, claim.token
             described, parts = self._definitions.settle(
                 described, moves, result.parts, bounds, skips, schema.definitions_to_come
@@ -268,7 +282,7 @@ class _Loop:
         began = time.perf_counter()
         claim.check()
         try:
-            if start.has_windows:
+            if start.is_resumed:
                 self._relay.commit(record)
             else:
                 self._relay.begin(record)
@@ -276,22 +290,22 @@ class _Loop:
             claim.check()
             raise
         stages["commit"] = ms_since(began)
-        ring(self._relay.url)
+        notify(self._relay.url)
         for entry in result.left_out:
             log.warning("left out as decided, for it can't be read: commit_ts %d: %s", entry["commit_ts"], entry["why"])
-        self._counting.without_binlog(warn_without_binlog(described.ddls, self._settings.filters.wants_table))
-        self._start = Start(record.hi, has_windows=True)
+        self._counters.without_binlog(warn_without_binlog(described.ddls, self._settings.filters.wants_table))
+        self._start = StartPosition(record.hi, is_resumed=True)
         self._register(record.hi)
-        self._say(report_of(landed, record))
+        self._log_window(report_of(landed, record))
 
-    def _once(
+    def _without_duplicates(
         self,
-        landed: LandedPlan,
+        landed: FinishedPlan,
         described: RecordedSchema,
         schema: LandingSchema,
         bounds: tuple[int, int, str],
         skips: Collection[int],
-    ) -> tuple[LandedPlan, RecordedSchema]:
+    ) -> tuple[FinishedPlan, RecordedSchema]:
         """Leave out what TiDB wrote twice while it reorganized partitions."""
         differ: set[int] = set()
         if schema.written_twice:
@@ -316,53 +330,55 @@ class _Loop:
         windows = self._relay.windows(max(since_ts, first.lo))
         return any(int(ddl["job_id"]) == job_id for window in windows for ddl in window.ddls)
 
-    def _say(self, window: LandedWindow) -> None:
+    def _log_window(self, window: LandedWindow) -> None:
         self.summary.add(window)
-        self._counting.landed(window)
+        self._counters.landed(window)
         if self._on_window is not None:
             self._on_window(window)
         self._progress.add(window)
-        self._progress.say(self.summary, self._jobs.holding)
+        self._progress.say(self.summary, self._jobs.limiting_pump)
 
-    def _newest(self) -> int:
+    def _latest_ts(self) -> int:
         last = self._relay.last()
         return last.hi if last is not None else 0
 
     # Beginning, and beginning again
 
-    def _await_copy(self) -> None:
+    def _require_bootstrap_done(self) -> None:
         """Nothing is landed before a copy that is asked for has its checkpoint: landing begins there."""
         if self._start_ts is not None:
             return
         target, cluster_id = self._settings.target, self._cluster.id
         try:
-            await_copy(self._relay, downstream_name(target), lambda: read_checkpoint(target, cluster_id) is not None)
-        except CopyAwaitedError:
+            require_bootstrap_done(
+                self._relay, downstream_name(target), lambda: read_checkpoint(target, cluster_id) is not None
+            )
+        except BootstrapPending:
             self._start = None
             raise
 
     def _find_start(self) -> None:
-        start = continued(self._relay, self._cluster)
+        start = resume_from_log(self._relay, self._cluster)
         if start is None:
-            self._await_copy()
+            self._require_bootstrap_done()
         if start is None and self._start_ts is not None:
-            start = Start(self._start_ts, has_windows=False)
-        self._start = start = start or first(self._settings.target, self._settings.upstream, self._cluster)
+            start = StartPosition(self._start_ts, is_resumed=False)
+        self._start = start = start or initial_position(self._settings.target, self._settings.upstream, self._cluster)
         self.summary.hi = start.ts
-        self._counting.at(start.ts)
-        if start.has_windows:  # else once something is landed: a position in the registry says that something was
+        self._counters.at(start.ts)
+        if start.is_resumed:  # else once something is landed: a position in the registry says that something was
             self._register(start.ts)
         log.info("landing from commit_ts %d on", start.ts)
 
     def _register(self, landed_ts: int) -> None:
-        if self._entry is not None:
-            self._entry.landed(landed_ts)
+        if self._heartbeat is not None:
+            self._heartbeat.landed(landed_ts)
             return
         cluster, tls = self._cluster, self._settings.upstream.tls()
-        pipeline = Pipeline.of(self._settings)
-        self._entry = DrainerEntry(pipeline, cluster.registry, tls, cluster.pd.tso, landed_ts)
+        pipeline = PipelineIdentity.from_settings(self._settings)
+        self._heartbeat = RegistryHeartbeat(pipeline, cluster.registry, tls, cluster.pd.tso, landed_ts)
 
-    def _load_schema(self, start: Start) -> LandingSchema:
+    def _load_schema(self, start: StartPosition) -> LandingSchema:
         pd, tikv = self._cluster.pd, self._cluster.tikv
         last = self._relay.last()
         if last is not None:
@@ -373,7 +389,7 @@ class _Loop:
         began = time.perf_counter()
         first = self._relay.first() if last is not None else None
         landed = (first.lo if first is not None else start.ts), start.ts
-        begin = SchemaBegin(version, relaxed, SchemaSnapshots(self._relay.storage), doubled, self._has_landed, landed)
+        begin = InitialSchema(version, relaxed, SchemaSnapshots(self._relay.storage), doubled, self._has_landed, landed)
         schema = LandingSchema.load(pd, tikv, begin, self._settings.upstream.new_collations)
         log.info("schema version %d rebuilt from TiDB's DDL history in %.0f ms", version, ms_since(began))
         return schema

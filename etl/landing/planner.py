@@ -8,7 +8,7 @@ One of the pumps asks PD whether it has given the timestamp, so that one of a PD
 others are told so, and needn't if they have nothing in the window: then they don't move their marks either.
 
 A pump without the call Bounds is an original one: its PullBinlogs stream is followed instead, and its bounds are what
-has arrived (upstream.pumps.pulled_window).
+has arrived (sluice.tidb.pumps.pulled_window).
 
 The order matters. TiDB asks PD for a commit timestamp only after a pump has acknowledged the Prewrite, and a pump is in
 the registry before it takes writes: so a commit at or below the fresh timestamp can only be on a pump that is listed,
@@ -26,45 +26,45 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from etl.explode import PumpRange
-from etl.landing._counted_pumps import FAKES_EVERY, CountedPumps
-from etl.landing._late import LateCommits
-from etl.landing._news import News
-from etl.landing._pump_errors import (
+from sluice.etl.landing._commit_notifier import CommitNotifier
+from sluice.etl.landing._counted_pumps import FAKE_BINLOG_INTERVAL, PumpMembership
+from sluice.etl.landing._late import LateCommitCheck
+from sluice.etl.landing._pump_errors import (
     CommitsPurgedError,
     MissedCommitError,
     PumpUnavailableError,
     UnreadPumpError,
     UpstreamBehindError,
 )
-from upstream import tso
+from sluice.etl.landing.extract import PumpRange
+from sluice.tidb import tso
 
 if TYPE_CHECKING:
-    from etl.settings import Window as WindowSettings
-    from relay import RelayLog
-    from upstream import TLS, NodeStatus, PumpReader, WindowBounds
-    from upstream.pumps import BegunBounds, Follower
+    from sluice.etl.settings import Window as WindowSettings
+    from sluice.relay import RelayLog
+    from sluice.tidb import TLS, NodeStatus, PumpReader, WindowBounds
+    from sluice.tidb.pumps import PendingBounds, PullFollower
 
-_BARRIER_WAIT_MS = 100
-_NEWS_WAIT_MS = 5_000
+_BARRIER_TIMEOUT_MS = 100
+_COMMIT_WAIT_TIMEOUT_MS = 5_000
 _BOUNDS_TIMEOUT_S = 10.0
-_INLINE_BYTES = 256 * 2**10
+_MAX_INLINE_BYTES = 256 * 2**10
 _SPLIT_BYTES = 8 * 2**20
 _MAX_SPLITS = 4
 
 __all__ = [
     "CommitsPurgedError",
     "MissedCommitError",
-    "Plan",
-    "Planner",
     "PumpUnavailableError",
     "UnreadPumpError",
     "UpstreamBehindError",
+    "WindowPlan",
+    "WindowPlanner",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class WindowPlan:
     """A window `(lo, hi]` to be landed."""
 
     lo: int
@@ -80,7 +80,7 @@ class Plan:
     """More is waiting behind hi."""
 
 
-class Planner:
+class WindowPlanner:
     """Plans windows over the pumps of a cluster. Threads take turns."""
 
     def __init__(  # noqa: PLR0913 what a planner asks, and the relay log
@@ -95,22 +95,22 @@ class Planner:
         """`tso` gives fresh timestamps, `pumps` lists the registry; `tls` is for the connections to pumps. `relay`: the
         log that knows the pumps that counted, None to take the registry's word for it.
         """
-        self._counted_pumps = CountedPumps(relay.known_pumps if relay is not None else None)
-        self._late = LateCommits(relay)
+        self._counted_pumps = PumpMembership(relay.known_pumps if relay is not None else None)
+        self._late_commits = LateCommitCheck(relay)
         self._tls = tls
         self._cluster_id = cluster_id
         self._limits = limits
         self._tso = tso
         self._pumps = pumps
         self._readers: dict[str, PumpReader] = {}
-        self._followers: dict[str, Follower] = {}
-        self._news = News(_NEWS_WAIT_MS)
-        self._heard = False
+        self._followers: dict[str, PullFollower] = {}
+        self._notifier = CommitNotifier(_COMMIT_WAIT_TIMEOUT_MS)
+        self._notified = False
         self._counted: list[NodeStatus] = []
         self._turn = threading.Lock()
         self._threads = ThreadPoolExecutor(max_workers=16, thread_name_prefix="bounds")
         self._last_window = time.monotonic()
-        self.holding = ""
+        self.limiting_pump = ""
         """The pump that holds the next window back, if one does; for progress lines."""
         self._seen: tuple[int, float] | None = None
 
@@ -122,7 +122,7 @@ class Planner:
         ts, then = self._seen
         return ts + tso.span(int((time.monotonic() - then) * 1000))
 
-    def plan(self, lo: int, *, empty_now: bool = False) -> Plan | None:
+    def plan(self, lo: int, *, empty_now: bool = False) -> WindowPlan | None:
         """The next window after lo (TSO), None if there is nothing new.
 
         Without traffic there is an empty window every idle interval, or at once with `empty_now`. Raises
@@ -132,7 +132,7 @@ class Planner:
         with self._turn:
             return self._plan(lo, empty_now=empty_now)
 
-    def _plan(self, lo: int, *, empty_now: bool) -> Plan | None:
+    def _plan(self, lo: int, *, empty_now: bool) -> WindowPlan | None:
         # One below a timestamp that is landing's own: nothing is ever committed right behind the window, so that a DDL
         # has room before the first row of the next (see docs/decisions/0040-multi-schema-change.md).
         fresh_ts = self._tso() - 1
@@ -146,25 +146,25 @@ class Planner:
             )
         early = [pump for pump in self._counted if pump.host in self._readers]
         # The first one asks PD whether it has given the timestamp; the others need not, if they have nothing.
-        asked = {_key(pump): self._ask(pump, lo, fresh_ts, ts_is_checked=pump is not early[0]) for pump in early}
+        asked = {_pump_key(pump): self._ask(pump, lo, fresh_ts, ts_is_checked=pump is not early[0]) for pump in early}
         try:
             counting = self._counting(lo)
         except BaseException:
-            _settle(asked.values())
+            _collect(asked.values())
             raise
         hosts = {pump.host for pump in counting}
         for host in self._followers.keys() - hosts:
             self._followers.pop(host).close()
         for host in self._readers.keys() - hosts:
             self._readers.pop(host).close()
-        counted = {_key(pump) for pump in counting}
-        is_checked = bool(early) and _key(early[0]) in counted
+        counted = {_pump_key(pump) for pump in counting}
+        is_checked = bool(early) and _pump_key(early[0]) in counted
         if not is_checked or not counted <= asked.keys():
             # One that is registered anew may be at the same address; of those that are gone nobody wants to know.
-            _settle(question for (_, host, _), question in asked.items() if host in hosts)
+            _collect(question for (_, host, _), question in asked.items() if host in hosts)
         if not is_checked:
             asked.clear()
-        questions = [asked.get(_key(pump)) or self._ask(pump, lo, fresh_ts) for pump in counting]
+        questions = [asked.get(_pump_key(pump)) or self._ask(pump, lo, fresh_ts) for pump in counting]
         self._counted = counting
         failures = [failure for question in questions if (failure := question.failure()) is not None]
         if failures:
@@ -174,11 +174,11 @@ class Planner:
             return None
         self._counted_pumps.note(counting, self._followers)
         for pump, bound in zip(counting, bounds):
-            self._late.check(pump.node_id, bound.late)
+            self._late_commits.check(pump.node_id, bound.late)
         slowest, bound = min(zip(counting, bounds), key=lambda pair: pair[1].hi)
         hi = min(fresh_ts, bound.hi)
-        slack = FAKES_EVERY if slowest.host in self._followers else 0
-        self.holding = (
+        slack = FAKE_BINLOG_INTERVAL if slowest.host in self._followers else 0
+        self.limiting_pump = (
             f"{slowest.node_id} ({slowest.host}, {slowest.state})" if bound.max_commit_ts < fresh_ts - slack else ""
         )
         if hi <= lo:
@@ -188,15 +188,15 @@ class Planner:
         if not transactions and not empty_now and idle_s * 1000 < self._limits.idle_interval_ms:
             return None
         self._last_window = time.monotonic()
-        self._heard = False
+        self._notified = False
         ranges = [
             piece
             for pump, bound in zip(counting, bounds)
             if bound.transactions
-            for piece in _split(PumpRange(pump.host, lo, hi, bound.window), bound.bytes)
+            for piece in _split_range(PumpRange(pump.host, lo, hi, bound.window), bound.bytes)
         ]
         limited = any(bound.hi < bound.max_commit_ts for bound in bounds)
-        return Plan(lo, hi, fresh_ts, tuple(ranges), transactions, sum(bound.bytes for bound in bounds), limited)
+        return WindowPlan(lo, hi, fresh_ts, tuple(ranges), transactions, sum(bound.bytes for bound in bounds), limited)
 
     def look_again(self) -> None:
         """Drop what is known of the relay log: another process may have landed meanwhile."""
@@ -218,17 +218,17 @@ class Planner:
         _check_addresses(counting)
         return counting
 
-    def await_news(self, lo: int, seconds: float) -> bool:
+    def wait_for_commits(self, lo: int, seconds: float) -> bool:
         """Wait until a pump has a transaction that was committed after lo (TSO), at most `seconds`; whether one may. A
         pump that doesn't tell may after the poll interval.
         """
         with self._turn:
             readers = [] if self._followers else list(self._readers.values())
         poll_s = min(seconds, self._limits.poll_interval_ms / 1000)
-        if self._heard:  # what was heard of can't be landed yet
+        if self._notified:  # what was heard of can't be landed yet
             time.sleep(poll_s)
-        heard = self._news.wait(readers, lo, seconds) if readers else None
-        self._heard = bool(heard)
+        heard = self._notifier.wait(readers, lo, seconds) if readers else None
+        self._notified = bool(heard)
         if heard is None:
             time.sleep(poll_s)
         return heard is not False
@@ -243,23 +243,23 @@ class Planner:
         self._followers.clear()
         self._readers.clear()
 
-    def _ask(self, pump: NodeStatus, lo: int, fresh_ts: int, *, ts_is_checked: bool = False) -> _Question:
+    def _ask(self, pump: NodeStatus, lo: int, fresh_ts: int, *, ts_is_checked: bool = False) -> _BoundsRequest:
         """Ask for a pump's bounds; its answer is waited for later. `ts_is_checked`: see `PumpReader.begin_bounds`."""
         reader = self._readers.get(pump.host) if pump.host not in self._followers else None
         limits = self._limits.max_transactions, self._limits.max_bytes
-        asked = lo, fresh_ts, _BARRIER_WAIT_MS, *limits, _INLINE_BYTES
-        begun = reader.begin_bounds(*asked, ts_is_checked=ts_is_checked) if reader else None
-        return _Question(begun, lambda: self._threads.submit(self._bounds, pump, lo, fresh_ts))
+        asked = lo, fresh_ts, _BARRIER_TIMEOUT_MS, *limits, _MAX_INLINE_BYTES
+        begun = reader.request_bounds(*asked, ts_is_checked=ts_is_checked) if reader else None
+        return _BoundsRequest(begun, lambda: self._threads.submit(self._bounds, pump, lo, fresh_ts))
 
     def _bounds(self, pump: NodeStatus, lo: int, fresh_ts: int) -> WindowBounds:
         import grpc
 
-        from upstream import PumpReadError
-        from upstream.pumps import CommitsGoneError
-        from upstream.rpc import status
+        from sluice.tidb import PumpReadError
+        from sluice.tidb.pumps import CommitsGoneError
+        from sluice.tidb.rpc import status
 
         try:
-            bounds = self._followed(pump, lo)
+            bounds = self._follow_original_pump(pump, lo)
             if bounds is not None:
                 return bounds
             try:
@@ -282,7 +282,7 @@ class Planner:
 
     def _asked(self, pump: NodeStatus, lo: int, fresh_ts: int) -> WindowBounds:
         """The bounds as a Sluice pump says them."""
-        from upstream import PumpReader, PumpReadError
+        from sluice.tidb import PumpReader, PumpReadError
 
         reader = self._readers.get(pump.host)
         if reader is None:
@@ -291,17 +291,17 @@ class Planner:
             )
         try:
             limits = self._limits.max_transactions, self._limits.max_bytes
-            return reader.bounds(lo, fresh_ts, _BARRIER_WAIT_MS, *limits, _INLINE_BYTES)
+            return reader.bounds(lo, fresh_ts, _BARRIER_TIMEOUT_MS, *limits, _MAX_INLINE_BYTES)
         except PumpReadError:
             self._readers.pop(pump.host, None)
             reader.close()
             raise
 
-    def _followed(self, pump: NodeStatus, lo: int) -> WindowBounds | None:
+    def _follow_original_pump(self, pump: NodeStatus, lo: int) -> WindowBounds | None:
         """The bounds of an original pump that is being followed; None if it isn't, or not from `lo` on. Once its stream
         has broken it is a pump like any other: perhaps Sluice's own comes back in its place.
         """
-        from upstream import PumpReadError
+        from sluice.tidb import PumpReadError
 
         follower = self._followers.get(pump.host)
         if follower is None:
@@ -319,12 +319,12 @@ class Planner:
 
     def _follow(self, pump: NodeStatus, lo: int) -> WindowBounds:
         """Begin to follow an original pump."""
-        from upstream import PumpReader, PumpReadError
-        from upstream.pumps import Follower
+        from sluice.tidb import PumpReader, PumpReadError
+        from sluice.tidb.pumps import PullFollower
 
         reader = PumpReader(pump.host, self._cluster_id, tls=self._tls, timeout_s=_BOUNDS_TIMEOUT_S)
         try:
-            follower = Follower(reader, lo, self._limits.max_transactions, self._limits.max_bytes)
+            follower = PullFollower(reader, lo, self._limits.max_transactions, self._limits.max_bytes)
         except PumpReadError:
             reader.close()
             raise
@@ -332,11 +332,11 @@ class Planner:
         return follower.bounds(lo)
 
 
-class _Question:
+class _BoundsRequest:
     """A pump that has been asked for its bounds: over a connection that this thread reads, or else by another one."""
 
-    def __init__(self, begun: BegunBounds | None, by_thread: Callable[[], Future[WindowBounds]]) -> None:
-        self._begun = begun
+    def __init__(self, begun: PendingBounds | None, by_thread: Callable[[], Future[WindowBounds]]) -> None:
+        self._pending = begun
         self._by_thread = by_thread
         self._future = by_thread() if begun is None else None
 
@@ -352,16 +352,16 @@ class _Question:
         return self.settle().exception()
 
     def answer(self) -> WindowBounds:
-        """The bounds. Raises as `Planner._bounds`."""
+        """The bounds. Raises as `WindowPlanner._bounds`."""
         return self.settle().result()
 
     def _received(self) -> Future[WindowBounds]:
-        from upstream import PumpReadError
+        from sluice.tidb import PumpReadError
 
-        assert self._begun is not None
+        assert self._pending is not None
         answer = None
         with contextlib.suppress(PumpReadError):  # asked again it says so again, and whose it is
-            answer = self._begun.get()
+            answer = self._pending.get()
         if answer is None:
             return self._by_thread()
         found: Future[WindowBounds] = Future()
@@ -369,12 +369,12 @@ class _Question:
         return found
 
 
-def _settle(questions: Iterable[_Question]) -> None:
+def _collect(questions: Iterable[_BoundsRequest]) -> None:
     for question in list(questions):
         question.settle()
 
 
-def _key(pump: NodeStatus) -> tuple[str, str, str]:
+def _pump_key(pump: NodeStatus) -> tuple[str, str, str]:
     """What of a pump's entry has to do with asking it."""
     return pump.node_id, pump.host, pump.state
 
@@ -392,7 +392,7 @@ def _check_addresses(pumps: Sequence[NodeStatus]) -> None:
             )
 
 
-def _split(whole: PumpRange, size: int) -> list[PumpRange]:
+def _split_range(whole: PumpRange, size: int) -> list[PumpRange]:
     """Cut a large range into sub-ranges of equal time, so that Spark can read them side by side."""
     count = min(_MAX_SPLITS, size // _SPLIT_BYTES)
     if count < 2 or whole.lo == 0:

@@ -8,35 +8,35 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from errors import SluiceError
-from etl.explode import DdlRecord
-from etl.landing._early_rows import EarlyRows, free_before
-from etl.landing._job import TableSpan
-from etl.landing._next_change import Change, ChangesToCome, Stopped
-from etl.landing._schema_then import IsLate, SchemaThen
-from etl.landing._window_rows import WindowRows
-from etl.recorded_schema import RecordedSchema
-from upstream import TiKVError, read_ddl_job, read_schema_version
-from upstream.ddl_actions import MOVES_ROWS, WRITES_TWICE, Action
-from upstream.ddl_job import DdlJob, Effect, PastMove
-from upstream.history import Moved, SchemaHistory
-from upstream.job import Job
-from upstream.job_versions import (
+from sluice.errors import SluiceError
+from sluice.etl.changes.recorded_schema import RecordedSchema
+from sluice.etl.landing._early_rows import EarlyRows, free_before
+from sluice.etl.landing._job import TableSpan
+from sluice.etl.landing._next_change import FinishedTableChange, LandingStopped, UnlandedJobs
+from sluice.etl.landing._schema_rebuild import IsLate, SchemaRebuilder
+from sluice.etl.landing._window_rows import WindowRows
+from sluice.etl.landing.extract import DdlRecord
+from sluice.tidb import TiKVError, read_ddl_job, read_schema_version
+from sluice.tidb.compact_job_list import CompactJobList
+from sluice.tidb.ddl_actions import MOVES_ROWS, WRITES_TWICE, Action
+from sluice.tidb.ddl_job import DdlEffect, DdlJob, FinishedRowMove
+from sluice.tidb.ddl_schema_versions import (
     LONGEST_STATEMENT,
     as_info,
-    counted_through,
+    finished_row_move,
     loosened_tables,
-    past_move,
+    possibly_applied_through,
     relaxed_indexes,
     versions_of,
 )
-from upstream.old_collations import binary_table
-from upstream.packed_jobs import PackedJobs
-from upstream.partitions import physical_ids
-from upstream.schema import STATE_PUBLIC, Table
-from upstream.table_name import argument
-from upstream.tikv.collations import read_new_collations
-from upstream.tikv.meta import (
+from sluice.tidb.history import RowMove, SchemaHistory
+from sluice.tidb.job import DdlHistoryJob
+from sluice.tidb.old_collations import binary_table
+from sluice.tidb.partitions import physical_ids
+from sluice.tidb.schema import STATE_PUBLIC, Table
+from sluice.tidb.table_name import argument
+from sluice.tidb.tikv.collations import read_new_collations
+from sluice.tidb.tikv.meta import (
     find_table_by_id,
     find_table_info,
     read_raw_ddl_jobs,
@@ -45,16 +45,16 @@ from upstream.tikv.meta import (
     string_key,
     table_key,
 )
-from upstream.tikv.running_jobs import read_running_jobs
+from sluice.tidb.tikv.running_jobs import read_running_jobs
 
 if TYPE_CHECKING:
-    from relay.schema_snapshots import SchemaSnapshots
-    from upstream import PDClient, TiKVClient
+    from sluice.relay.schema_snapshots import SchemaSnapshots
+    from sluice.tidb import PDClient, TiKVClient
 
 log = logging.getLogger("sluice.land")
 
-_PAUSES_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-_DIFFS_KEPT = 4096
+_RETRY_DELAYS_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_MAX_CACHED_DIFFS = 4096
 _NO_ROWS = WindowRows()
 _VERSIONS_LOOKED_BACK = 32
 """A change may be under way whose version is so far below that of DDL which is over; measured: 1 to 4."""
@@ -102,8 +102,8 @@ def reorganized_since(tikv: TiKVClient, ts: int, version: int, known: Collection
 
     `ts`: now. `known`: ids of jobs that needn't be read. Raises TiKVError, HistoryError, SchemaError.
     """
-    running = (Job.from_json(document) for document in read_running_jobs(tikv, ts))
-    finished = PackedJobs.of(read_raw_ddl_jobs(tikv, ts, known)).after(version)
+    running = (DdlHistoryJob.from_json(document) for document in read_running_jobs(tikv, ts))
+    finished = CompactJobList.from_jobs(read_raw_ddl_jobs(tikv, ts, known)).after(version)
     return {job.table_id for job in (*running, *finished) if job.type in WRITES_TWICE}
 
 
@@ -111,7 +111,7 @@ HasLanded = Callable[[int, int], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaBegin:
+class InitialSchema:
     """The schema that landing begins with. `relaxed`, `doubled`: as in the last window record; `snapshots`: where
     schemas are kept for the next time.
     """
@@ -131,7 +131,7 @@ def late_jobs(begin_ts: int, has_landed: HasLanded) -> IsLate:
     return lambda job: job.finished_ts > begin_ts and not has_landed(job.id, job.start_ts)
 
 
-Rebuilt = Callable[[Collection[int]], SchemaHistory]
+RebuildHistory = Callable[[Collection[int]], SchemaHistory]
 """From the ids of DDL jobs: the history that landing begins with, without these jobs."""
 
 
@@ -145,7 +145,7 @@ class LandingSchema:
         tikv: TiKVClient,
         relaxed: Mapping[str, Any] | None = None,
         known_jobs: Collection[int] = frozenset(),
-        rebuilt: Rebuilt | None = None,
+        rebuilt: RebuildHistory | None = None,
         has_landed: HasLanded = lambda job_id, since_ts: False,
         doubled: Mapping[int, bool] | None = None,
     ) -> None:
@@ -160,16 +160,16 @@ class LandingSchema:
         """Job id and schema state of each DDL binlog since the beginning."""
         self._diffs: dict[int, dict[str, Any]] = {}
         self._known_jobs = known_jobs
-        self._to_come = ChangesToCome(pd, tikv, frozenset(known_jobs))
+        self._unlanded_jobs = UnlandedJobs(pd, tikv, frozenset(known_jobs))
         self._relaxed = {int(i): list(indexes) for i, indexes in (relaxed or {}).items()}
         self._early_rows = EarlyRows(pd, tikv, self._read_diff)
         self._has_landed = has_landed
-        self._loosened: dict[int, tuple[int, bool]] = {}
+        self._weakened_tables: dict[int, tuple[int, bool]] = {}
         """By table id: a schema version that may give up keys, and whether it removes partitions; no DDL binlog of the
         table has come since."""
         self._doubled = {table_id: (0, differ) for table_id, differ in (doubled or {}).items()}
         """By table id: a schema version of a job of WRITES_TWICE that isn't over, and whether row ids differ."""
-        self._over: dict[int, int] = {}
+        self._finished_moves: dict[int, int] = {}
         """By table id: the newest schema version whose DDL the window has."""
         self.written_twice: frozenset[int] = frozenset()
         """The tables of the window that `resolve` has described of which TiDB may have written rows twice."""
@@ -182,7 +182,7 @@ class LandingSchema:
         cls,
         pd: PDClient,
         tikv: TiKVClient,
-        begin: SchemaBegin,
+        begin: InitialSchema,
         new_collations: str = "auto",
     ) -> LandingSchema:
         """Rebuild it from TiDB's DDL job history. `new_collations`: see Upstream. Raises PDError, TiKVError,
@@ -191,7 +191,7 @@ class LandingSchema:
         old_collations = not has_new_collations(tikv, pd.tso(), new_collations)
         if old_collations:
             log.info("the upstream has no new collations: text compares byte for byte")
-        then = SchemaThen(tikv, pd.tso(), old_collations=old_collations)
+        then = SchemaRebuilder(tikv, pd.tso(), old_collations=old_collations)
         lo, hi = begin.landed or (0, 0)
         is_late = late_jobs(lo, begin.has_landed) if begin.landed else None
         history, known = then.at(begin.schema_version, begin.snapshots, is_late, hi)
@@ -230,7 +230,7 @@ class LandingSchema:
         moved = self._moved(spans)
         born: dict[int, int] = {}
         wanted = set(spans).union(*(move.effect.tables for move in moved))
-        self._over = {}
+        self._finished_moves = {}
         for record in ddls:
             job = self._job(record, wait)
             self._steps.append((job.id, job.schema_state))
@@ -240,7 +240,7 @@ class LandingSchema:
                     job.id, record.commit_ts, job.state, job.schema_version,
                 )  # fmt: skip
                 if job.type in WRITES_TWICE:
-                    self._over[job.table_id] = job.schema_version or self._loosened_through
+                    self._finished_moves[job.table_id] = job.schema_version or self._loosened_through
                     self._history.written_twice[job.table_id] = job.finished_ts or record.commit_ts
                 continue
             schema = self._history.schemas.get(job.schema_id)
@@ -248,7 +248,7 @@ class LandingSchema:
             since = self._history.changed_at.get(job.table_id, 0)
             effect = self._history.apply(job)
             wanted |= set(effect.tables)
-            self._over |= dict.fromkeys(effect.tables, job.schema_version)
+            self._finished_moves |= dict.fromkeys(effect.tables, job.schema_version)
             for table_id, table in effect.tables.items():
                 if table is not None:
                     born.setdefault(table_id, record.commit_ts)
@@ -295,7 +295,7 @@ class LandingSchema:
             else ddl
             for ddl in described.ddls
         )
-        self._doubled = {i: state for i, state in self._doubled.items() if self._over.get(i, -1) < state[0]}
+        self._doubled = {i: state for i, state in self._doubled.items() if self._finished_moves.get(i, -1) < state[0]}
         return replace(described, ddls=ddls, doubled={i: state[1] for i, state in self._doubled.items()})
 
     def physical_ids(self, table: Table, start_ts: int, commit_ts: int) -> set[int]:
@@ -322,18 +322,18 @@ class LandingSchema:
         if late:
             self._early_rows.landed -= late
             ddls = [record for record in ddls if record.job_id not in late]
-        self._take_back(ddls)
+        self._rebuild_before(ddls)
         newest = max((span.newest_version for span in spans.values()), default=0)
-        self._look_through(newest, self._history.changed_at)
+        self._scan_versions(newest, self._history.changed_at)
 
-        self._to_come.begin()
+        self._unlanded_jobs.begin()
 
-        def next_change(table: Table, after_version: int, *, comes: bool) -> Change | None:
+        def next_change(table: Table, after_version: int, *, comes: bool) -> FinishedTableChange | None:
             after = after_version or self._history.changed_at.get(table.id, 0)
             return (
-                self._to_come.await_first(table, after, ddls, wait)
+                self._unlanded_jobs.wait_for_first(table, after, ddls, wait)
                 if comes
-                else self._to_come.first(table, after, ddls)
+                else self._unlanded_jobs.first(table, after, ddls)
             )
 
         @functools.cache
@@ -364,10 +364,10 @@ class LandingSchema:
         if job_id not in self._known_jobs:
             return False
         raw = read_ddl_job(self._tikv, job_id, self._pd.tso())
-        job = Job.from_json(raw) if raw is not None else None
+        job = DdlHistoryJob.from_json(raw) if raw is not None else None
         return job is not None and job.finished and self._has_landed(job_id, job.start_ts)
 
-    def _take_back(self, ddls: Sequence[DdlRecord]) -> None:
+    def _rebuild_before(self, ddls: Sequence[DdlRecord]) -> None:
         """Rebuild the history if it is past a job whose binlog comes only now.
 
         TiDB writes the binlog of a multi-schema change in a transaction behind the one that took its version. Landing
@@ -382,11 +382,11 @@ class LandingSchema:
         for job_id, schema_state in self._steps:
             raw = read_ddl_job(self._tikv, job_id, self._pd.tso())
             if raw is not None:
-                self._history.apply(Job.from_json(raw, schema_state))
+                self._history.apply(DdlHistoryJob.from_json(raw, schema_state))
 
     def _changed(self, job_id: int) -> bool:
         raw = read_ddl_job(self._tikv, job_id, self._pd.tso())
-        return raw is not None and Job.from_json(raw).finished
+        return raw is not None and DdlHistoryJob.from_json(raw).finished
 
     def _found(
         self,
@@ -420,7 +420,7 @@ class LandingSchema:
                 DdlJob(
                     commit_ts, commit_ts, 0, STATE_PUBLIC, f"CREATE TABLE {table.full_name}", type=Action.CREATE_TABLE,
                     schema_name=table.schema_name, table_name=table.name,
-                    effect=Effect({}, {table_id: self._history.tables[table_id]}),
+                    effect=DdlEffect({}, {table_id: self._history.tables[table_id]}),
                 )
             )  # fmt: skip
         return made
@@ -458,7 +458,9 @@ class LandingSchema:
                 f" {span.first_commit_ts}`",
             )
 
-    def _describe(self, record: DdlRecord, job: Job, schema_name: str, since: int, effect: Effect) -> DdlJob:
+    def _describe(
+        self, record: DdlRecord, job: DdlHistoryJob, schema_name: str, since: int, effect: DdlEffect
+    ) -> DdlJob:
         """The job of a DDL binlog. `since`: the schema version of the job before it on the same table."""
         described = DdlJob(
             record.commit_ts,
@@ -485,7 +487,7 @@ class LandingSchema:
             diff = read_schema_diff(self._tikv, version, self._pd.tso())
             if diff is None:
                 return None
-            if len(self._diffs) >= _DIFFS_KEPT:
+            if len(self._diffs) >= _MAX_CACHED_DIFFS:
                 self._diffs.clear()
             self._diffs[version] = diff
         return self._diffs[version]
@@ -494,36 +496,40 @@ class LandingSchema:
         """A table's TableInfo by now; if it is gone since, as the next job left it. A store whose schema version is
         behind `newest`, which rows know, is waited for.
         """
-        for pause in (*_PAUSES_S, None):
+        for pause in (*_RETRY_DELAYS_S, None):
             info = read_table_info(self._tikv, table.schema_id, table.id, self._pd.tso())
             if info is not None:
                 return info
-            self._to_come.begin()
-            for job in self._to_come.all(table, self._history.changed_at.get(table.id, 0)):
+            self._unlanded_jobs.begin()
+            for job in self._unlanded_jobs.all(table, self._history.changed_at.get(table.id, 0)):
                 if job.table_id == table.id and job.table_info is not None:
                     return job.table_info
             if pause is None or read_schema_version(self._tikv, self._pd.tso()) >= newest:
                 break
             if wait(pause):
-                raise Stopped(f"while waiting for what becomes of table {table.full_name}")
+                raise LandingStopped(f"while waiting for what becomes of table {table.full_name}")
         return None
 
-    def _moved(self, spans: Mapping[int, TableSpan]) -> tuple[PastMove, ...]:
+    def _moved(self, spans: Mapping[int, TableSpan]) -> tuple[FinishedRowMove, ...]:
         """DDL that is over by now, and that some of these rows don't know of."""
-        late: dict[int, Moved] = {}
+        late: dict[int, RowMove] = {}
         for table_id, span in spans.items():
             for moved in self._history.moved.get(table_id, ()):
-                if span.oldest_version < moved.job.schema_version or span.first_commit_ts <= counted_through(moved.job):
+                if span.oldest_version < moved.job.schema_version or span.first_commit_ts <= possibly_applied_through(
+                    moved.job
+                ):
                     late[moved.job.schema_version] = moved
-        return tuple(past_move(late[v], versions_of(late[v].job, late[v].since, self._read_diff)) for v in sorted(late))
+        return tuple(
+            finished_row_move(late[v], versions_of(late[v].job, late[v].since, self._read_diff)) for v in sorted(late)
+        )
 
-    def recent_moves(self, described: RecordedSchema, spans: Mapping[int, TableSpan]) -> list[PastMove]:
+    def recent_moves(self, described: RecordedSchema, spans: Mapping[int, TableSpan]) -> list[FinishedRowMove]:
         """Return what DDL through the window that `resolve` has described moved lately in tables of this window."""
         inside = {ddl.job_id: ddl for ddl in described.ddls}
         wanted = set(spans).union(*(ddl.effect.tables for ddl in described.ddls))
         found = {move.job.id: move for i in sorted(wanted) for move in self._history.moved.get(i, ())}
         return [
-            past_move(
+            finished_row_move(
                 move,
                 inside[job_id].versions if job_id in inside else versions_of(move.job, move.since, self._read_diff),
             )
@@ -538,8 +544,8 @@ class LandingSchema:
         known = self._history.tables.get(table_id)
         if known is None:
             return []
-        self._to_come.begin()
-        infos = [job.table_info for job in self._to_come.all(known, self._history.changed_at.get(table_id, 0))]
+        self._unlanded_jobs.begin()
+        infos = [job.table_info for job in self._unlanded_jobs.all(known, self._history.changed_at.get(table_id, 0))]
         infos.append(read_table_info(self._tikv, known.schema_id, table_id, self._pd.tso()))
         own = [info for info in infos if info is not None and int(info["id"]) == table_id]
         tables = [Table.from_tidb(info, known.schema_id, known.schema_name) for info in own]
@@ -560,9 +566,9 @@ class LandingSchema:
         """
         newest = self._newest_version(spans)
         relaxed = dict(self._relaxed)
-        self._look_through(max(newest, self._history.schema_version), changed_before)
-        for table_id in self._loosened.keys() & states.keys():
-            _, drops = self._loosened[table_id]
+        self._scan_versions(max(newest, self._history.schema_version), changed_before)
+        for table_id in self._weakened_tables.keys() & states.keys():
+            _, drops = self._weakened_tables[table_id]
             *_, last = states[table_id]
             to_come = relaxed_indexes(last, self._info_to_come(last, newest, wait))
             is_over = self._history.changed_at.get(table_id, 0) != changed_before.get(table_id, 0)
@@ -573,13 +579,15 @@ class LandingSchema:
             if found or drops:
                 relaxed[table_id] = found
             if not to_come and not drops:
-                del self._loosened[table_id]
+                del self._weakened_tables[table_id]
         changed_at = self._history.changed_at
-        self._loosened = {i: found for i, found in self._loosened.items() if found[0] > changed_at.get(i, 0)}
+        self._weakened_tables = {
+            i: found for i, found in self._weakened_tables.items() if found[0] > changed_at.get(i, 0)
+        }
         self._early_rows.forget(changed_at)
         return {i: tuple(indexes) for i, indexes in relaxed.items() if i in spans}
 
-    def _look_through(self, newest: int, changed_before: Mapping[int, int]) -> None:
+    def _scan_versions(self, newest: int, changed_before: Mapping[int, int]) -> None:
         """Note the tables whose keys or partitions a schema version through `newest` may give up, or whose columns.
 
         Such a version stays noted until a DDL binlog of its table comes. Another table's DDL of a higher version may
@@ -590,8 +598,8 @@ class LandingSchema:
             self._note_doubled(version, changed_before)
             for table_id, drops in loosened_tables((version,), self._read_diff).items():
                 if version > changed_before.get(table_id, 0):
-                    _, before = self._loosened.get(table_id, (0, False))
-                    self._loosened[table_id] = version, drops or before
+                    _, before = self._weakened_tables.get(table_id, (0, False))
+                    self._weakened_tables[table_id] = version, drops or before
         self._loosened_through = max(self._loosened_through, newest)
 
     def _note_doubled(self, version: int, changed_before: Mapping[int, int]) -> None:
@@ -611,14 +619,14 @@ class LandingSchema:
         then = version_at(self._tikv, max(span.last_commit_ts for span in spans.values()))
         return max(then, *(span.newest_version for span in spans.values()))
 
-    def _job(self, record: DdlRecord, wait: Callable[[float], bool]) -> Job:
+    def _job(self, record: DdlRecord, wait: Callable[[float], bool]) -> DdlHistoryJob:
         """Return the job of a DDL binlog. TiDB moves it to the history one transaction later, which is waited for."""
         waited, pause = 0.0, 0.02
         said = 0.0
         while True:
             raw = read_ddl_job(self._tikv, record.job_id, self._pd.tso())
             if raw is not None:
-                return Job.from_json(raw, record.schema_state)
+                return DdlHistoryJob.from_json(raw, record.schema_state)
             if waited - said >= 5:
                 said = waited
                 log.warning(
@@ -626,6 +634,6 @@ class LandingSchema:
                     record.job_id, record.commit_ts, record.query[:100], waited,
                 )  # fmt: skip
             if wait(pause):
-                raise Stopped(f"while waiting for DDL job {record.job_id}")
+                raise LandingStopped(f"while waiting for DDL job {record.job_id}")
             waited += pause
             pause = min(pause * 2, 1.0)

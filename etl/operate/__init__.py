@@ -3,62 +3,60 @@
 `handover` and `takeover_check` are modules of their own: they need much that the other commands don't.
 """
 
-from etl.operate.commands import (
+from sluice.etl.operate.commands import (
     APPLY,
-    AS_SET,
     BOTH,
     LAND,
+    MODE_AS_SET,
     OperateError,
     accept,
-    for_run,
-    identity,
+    describe_pipeline,
+    find_stopped_dags,
+    notes_on_paused_dag,
     pause,
-    paused_dag,
-    remove_decision,
+    remove_override,
     replace_ddl,
     resume,
     run_until,
+    settings_for_run,
     skip_ddl,
     skip_transaction,
-    stopped_dags,
 )
-from etl.operate.form import ACTIONS, Form, act, order_job
-from etl.operate.looking import checkpoint_soon, list_decisions, orders, registered_pumps, status
-from etl.operate.window_view import RowChange, decode, describe, find_window, newest, row_changes
-from upstream.tso import parse_moment
+from sluice.etl.operate.form import ACTIONS, OperateForm, dispatch, order_job
+from sluice.etl.operate.status import list_decisions, orders, read_checkpoint_in_time, registered_pumps, status
+from sluice.etl.operate.window_view import describe, find_window, latest_windows, row_changes
+from sluice.tidb.tso import parse_moment
 
 __all__ = [
     "ACTIONS",
     "APPLY",
-    "AS_SET",
     "BOTH",
     "LAND",
-    "Form",
+    "MODE_AS_SET",
     "OperateError",
-    "RowChange",
+    "OperateForm",
     "accept",
-    "act",
-    "checkpoint_soon",
-    "decode",
     "describe",
+    "describe_pipeline",
+    "dispatch",
+    "find_stopped_dags",
     "find_window",
-    "for_run",
-    "identity",
+    "latest_windows",
     "list_decisions",
-    "newest",
+    "notes_on_paused_dag",
     "order_job",
     "orders",
     "parse_moment",
     "pause",
-    "paused_dag",
+    "read_checkpoint_in_time",
     "registered_pumps",
-    "remove_decision",
+    "remove_override",
     "replace_ddl",
     "resume",
     "row_changes",
     "run_until",
+    "settings_for_run",
     "skip_ddl",
     "skip_transaction",
     "status",
-    "stopped_dags",
 ]

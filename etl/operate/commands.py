@@ -12,17 +12,17 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from errors import RequestError, ours
-from etl.downstream import Checkpoint, DownstreamError
-from etl.operate.looking import failures, held_checkpoint, newest_checkpoint, now_ms
-from etl.operate.window_view import NotLandedError, find_window
-from etl.ownership import Pipeline
-from etl.recorded_schema import RecordedSchema
-from etl.settings import MODES, Downstream, Settings, SettingsError, Target
-from etl.sinks import read_writer
-from relay import REPLACE, SKIP, Control, Decision, RelayError, RelayLog
-from relay.known_pumps import ACCEPTED, MISSED
-from upstream import tso
+from sluice.errors import RequestError, ours
+from sluice.etl.changes.recorded_schema import RecordedSchema
+from sluice.etl.downstream import Checkpoint, DownstreamError
+from sluice.etl.downstream.ownership import PipelineIdentity
+from sluice.etl.downstream.sinks import read_writer
+from sluice.etl.operate.status import failures, locked_checkpoint, newest_checkpoint, now_ms
+from sluice.etl.operate.window_view import NotLandedError, find_window
+from sluice.etl.settings import MODES, Downstream, Settings, SettingsError, Target
+from sluice.relay import REPLACE, SKIP, Control, Override, RelayError, RelayLog
+from sluice.relay.known_pumps import ACCEPTED, MISSED
+from sluice.tidb import tso
 
 log = logging.getLogger("sluice")
 
@@ -35,14 +35,14 @@ class OperateError(RequestError, ValueError):
     """What was asked for can't be done; says why, and what can."""
 
 
-def identity(settings: Settings) -> str:
+def describe_pipeline(settings: Settings) -> str:
     """Which pipeline the settings are of, for people who are about to change something of it."""
     try:
         last = settings.open_relay().last()
         cluster = f"cluster {last.cluster_id}" if last else "a cluster of which nothing is landed"
     except (RelayError, OSError) as error:
         cluster = f"a cluster that the relay log doesn't tell ({error})"
-    pipeline = Pipeline.of(settings)
+    pipeline = PipelineIdentity.from_settings(settings)
     name = f"{settings.name} ({pipeline.id})" if settings.name else pipeline.id
     return (
         f"pipeline {name}: {cluster} at {settings.upstream.pd_urls}, to {pipeline.downstream},"
@@ -50,13 +50,13 @@ def identity(settings: Settings) -> str:
     )
 
 
-AS_SET = "as in sluice.toml"
+MODE_AS_SET = "as in sluice.toml"
 """What the DAG `replicate` offers beside MODES."""
 
 
-def for_run(settings: Settings, mode: str = AS_SET) -> Settings:
+def settings_for_run(settings: Settings, mode: str = MODE_AS_SET) -> Settings:
     """The settings with another `[apply] mode` for one run; AS_SET leaves it. Raises SettingsError."""
-    if mode == AS_SET:
+    if mode == MODE_AS_SET:
         return settings
     if mode not in MODES:
         raise SettingsError(f"mode {mode!r}: there are {', '.join(MODES)}")
@@ -69,7 +69,7 @@ def for_run(settings: Settings, mode: str = AS_SET) -> Settings:
 def pause(settings: Settings, what: str = BOTH) -> str:
     """Have landing, applying or both wait."""
     settings.open_relay().change_control(lambda control: _paused(control, what, paused=True))
-    return f"{_named(what)} paused; running tasks notice within a second, later ones too"
+    return f"{_subject_text(what)} paused; running tasks notice within a second, later ones too"
 
 
 def resume(settings: Settings, what: str = BOTH) -> str:
@@ -85,19 +85,19 @@ def resume(settings: Settings, what: str = BOTH) -> str:
     relay.change_control(resumed)
     for failure in relay.failures.list():
         relay.failures.answer(failure)
-    return f"{_named(what)} resumed"
+    return f"{_subject_text(what)} resumed"
 
 
-def paused_dag(settings: Settings) -> list[str]:
+def notes_on_paused_dag(settings: Settings) -> list[str]:
     """What else is to be done before stopped tasks go on, a line a DAG; none if no task has stopped."""
     return [
         f"the DAG pauses, since {told} stopped, when its run is over, unless the task goes on in the next seconds:"
         f" `airflow dags unpause {dag}` once it has paused"
-        for dag, told in stopped_dags(settings).items()
+        for dag, told in find_stopped_dags(settings).items()
     ]
 
 
-def stopped_dags(settings: Settings) -> dict[str, str]:
+def find_stopped_dags(settings: Settings) -> dict[str, str]:
     """The ids of the DAGs that have paused because a task stopped, and which task. Raises relay errors."""
     stopped = [failure.what for failure in failures(settings.open_relay())]
     told = {kind: " and ".join(what for what in stopped if what in tasks) for kind, tasks in DAG_OF.items()}
@@ -114,7 +114,7 @@ def _paused(control: Control, what: str, *, paused: bool) -> Control:
     )
 
 
-def _named(what: str) -> str:
+def _subject_text(what: str) -> str:
     return {BOTH: "landing and applying are", LAND: "landing is", APPLY: "applying is"}[what]
 
 
@@ -128,7 +128,7 @@ def run_until(settings: Settings, moment: str) -> str:
     _check_reachable(checkpoint, ts)
     before = relay.control()
     relay.change_control(lambda control: replace(control, apply_paused=False, apply_until_ts=ts))
-    with held_checkpoint(settings.target, relay) as checkpoint:
+    with locked_checkpoint(settings.target, relay) as checkpoint:
         try:
             _check_reachable(checkpoint, ts)
         except OperateError:
@@ -178,18 +178,18 @@ def skip_transaction(settings: Settings, commit_ts: int, by: str = "", why: str 
     OperateError.
     """
     relay = settings.open_relay()
-    if _accept_missed(relay, commit_ts):
+    if _accept_missed_commit(relay, commit_ts):
         return (
             f"the transaction at {tso.text(commit_ts)}, which landing had passed, is left out; `sluice resume` goes on"
         )
-    found = _at(settings.target, relay, commit_ts)
+    found = _landed_kind(settings.target, relay, commit_ts)
     if found == "ddl":
         raise OperateError(f"at commit_ts {commit_ts} there is a DDL: `sluice ddl skip {commit_ts}`")
-    note = _decide(settings.target, relay, Decision(commit_ts, SKIP, (), by, why, now_ms()))
+    note = _add_override(settings.target, relay, Override(commit_ts, SKIP, (), by, why, now_ms()))
     return f"the transaction at {tso.text(commit_ts)} is left out{_not_landed(found)}{note}"
 
 
-def _accept_missed(relay: RelayLog, commit_ts: int) -> bool:
+def _accept_missed_commit(relay: RelayLog, commit_ts: int) -> bool:
     """Whether landing has passed the transaction and stopped for it; it goes on without it from now on."""
     late = relay.known_pumps.load().late.get(commit_ts)
     if late is None or late.outcome != MISSED:
@@ -204,16 +204,16 @@ def skip_ddl(settings: Settings, which: int, by: str = "", why: str = "") -> str
     the same. Raises OperateError.
     """
     relay = settings.open_relay()
-    commit_ts, found = _ddl(settings.target, relay, which)
-    note = _decide(settings.target, relay, Decision(commit_ts, SKIP, (), by, why, now_ms()))
+    commit_ts, found = _find_ddl(settings.target, relay, which)
+    note = _add_override(settings.target, relay, Override(commit_ts, SKIP, (), by, why, now_ms()))
     return f"the DDL at {tso.text(commit_ts)} is left out{_not_landed(found)}{note}"
 
 
 def replace_ddl(settings: Settings, which: int, sql: Sequence[str], by: str = "", why: str = "") -> str:
     """Have statements (or none) executed in place of a DDL, given by commit_ts or job id. Raises OperateError."""
     relay = settings.open_relay()
-    commit_ts, found = _ddl(settings.target, relay, which)
-    note = _decide(settings.target, relay, Decision(commit_ts, REPLACE, tuple(sql), by, why, now_ms()))
+    commit_ts, found = _find_ddl(settings.target, relay, which)
+    note = _add_override(settings.target, relay, Override(commit_ts, REPLACE, tuple(sql), by, why, now_ms()))
     return f"the DDL at {tso.text(commit_ts)} is replaced by {len(sql)} statements{_not_landed(found)}{note}"
 
 
@@ -222,7 +222,7 @@ def accept(settings: Settings, refusal: str) -> str:
     downstream. `refusal` is the id in the error. Raises OperateError.
     """
     relay = settings.open_relay()
-    with held_checkpoint(settings.target, relay) as checkpoint:
+    with locked_checkpoint(settings.target, relay) as checkpoint:
         if isinstance(checkpoint, Exception):
             raise OperateError(
                 f"whether something was refused can't be read: {checkpoint}", transient=ours(checkpoint).transient
@@ -235,12 +235,12 @@ def accept(settings: Settings, refusal: str) -> str:
     return f"refusal {refusal} is accepted: the next attempt writes every row of these changes as it is upstream"
 
 
-def _decide(target: Target, relay: RelayLog, decision: Decision) -> str:
+def _add_override(target: Target, relay: RelayLog, decision: Override) -> str:
     """Write a decision down, and take it back with OperateError if it comes too late. Returns what isn't known of it,
     "" for nothing.
     """
     relay.decisions.add(decision)
-    with held_checkpoint(target, relay) as checkpoint:
+    with locked_checkpoint(target, relay) as checkpoint:
         if isinstance(checkpoint, Exception):  # commits may come, and one may have begun with it
             return (
                 f"; whether it came in time can't be known now ({checkpoint}): one that came too late is taken back,"
@@ -287,10 +287,10 @@ def _check_not_running(target: Target, relay: RelayLog, checkpoint: Checkpoint |
         )
 
 
-def remove_decision(settings: Settings, commit_ts: int) -> str:
+def remove_override(settings: Settings, commit_ts: int) -> str:
     """Take a decision back. Raises OperateError if there is none, or it is used."""
     relay, target = settings.open_relay(), settings.target
-    with held_checkpoint(target, relay) as checkpoint:
+    with locked_checkpoint(target, relay) as checkpoint:
         if isinstance(checkpoint, Exception):
             raise OperateError(
                 f"whether the decision about commit_ts {commit_ts} is used can't be known now: {checkpoint}",
@@ -310,7 +310,7 @@ def remove_decision(settings: Settings, commit_ts: int) -> str:
     return f"the decision about {tso.text(commit_ts)} is taken back"
 
 
-def _at(target: Target, relay: RelayLog, commit_ts: int) -> str:
+def _landed_kind(target: Target, relay: RelayLog, commit_ts: int) -> str:
     """``ddl``, ``rows``, or "" if it is not landed yet. Raises OperateError if it is too late or there is nothing."""
     checkpoint = newest_checkpoint(target, relay)
     if isinstance(checkpoint, Checkpoint) and checkpoint.commit_ts >= commit_ts:
@@ -329,13 +329,13 @@ def _at(target: Target, relay: RelayLog, commit_ts: int) -> str:
         raise OperateError(
             f"nothing was committed at {commit_ts}; `sluice relay show {commit_ts} --rows` shows what is around it"
         )
-    return "ddl" if any(ddl.commit_ts == commit_ts for ddl in RecordedSchema.of(window).ddls) else "rows"
+    return "ddl" if any(ddl.commit_ts == commit_ts for ddl in RecordedSchema.from_window(window).ddls) else "rows"
 
 
-def _ddl(target: Target, relay: RelayLog, which: int) -> tuple[int, str]:
+def _find_ddl(target: Target, relay: RelayLog, which: int) -> tuple[int, str]:
     """(commit_ts, what is there) of a DDL given by commit_ts or job id."""
     if which >= tso.FIRST:
-        found = _at(target, relay, which)
+        found = _landed_kind(target, relay, which)
         if found == "rows":
             raise OperateError(f"at commit_ts {which} there is no DDL but a transaction: `sluice txn skip {which}`")
         return which, found
@@ -343,9 +343,9 @@ def _ddl(target: Target, relay: RelayLog, which: int) -> tuple[int, str]:
     first = relay.first()
     if first is not None:
         for window in relay.windows(checkpoint.commit_ts if isinstance(checkpoint, Checkpoint) else first.lo):
-            for ddl in RecordedSchema.of(window).ddls:
+            for ddl in RecordedSchema.from_window(window).ddls:
                 if ddl.job_id == which:
-                    return ddl.commit_ts, _at(target, relay, ddl.commit_ts)
+                    return ddl.commit_ts, _landed_kind(target, relay, ddl.commit_ts)
     raise OperateError(f"no DDL of job {which} is landed and not applied; give its commit_ts if it is still to come")
 
 

@@ -6,27 +6,27 @@ import json
 import logging
 from dataclasses import dataclass
 
-from etl.formats.operator_sql import split_statements
-from etl.operate.commands import (
+from sluice.etl.changes.formats.operator_sql import split_statements
+from sluice.etl.operate.commands import (
     BOTH,
     OperateError,
     accept,
-    identity,
+    describe_pipeline,
+    notes_on_paused_dag,
     pause,
-    paused_dag,
-    remove_decision,
+    remove_override,
     replace_ddl,
     resume,
     run_until,
     skip_ddl,
     skip_transaction,
 )
-from etl.operate.looking import status
-from etl.operate.window_view import describe, find_window, newest
-from etl.settings import Settings
-from relay import RelayLog
-from relay.jobs import CANCEL, CANCELLING, PAUSE, PAUSING, Jobs
-from upstream import tso
+from sluice.etl.operate.status import status
+from sluice.etl.operate.window_view import describe, find_window, latest_windows
+from sluice.etl.settings import Settings
+from sluice.relay import RelayLog
+from sluice.relay.jobs import CANCEL, CANCELLING, PAUSE, PAUSING, Jobs
+from sluice.tidb import tso
 
 log = logging.getLogger("sluice")
 
@@ -51,7 +51,7 @@ ACTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class OperateForm:
     """One of ACTIONS, and what was typed into the other fields. `by`: who asks, kept with a decision."""
 
     action: str
@@ -61,23 +61,23 @@ class Form:
     why: str = ""
 
 
-def act(settings: Settings, form: Form) -> str:
+def dispatch(settings: Settings, form: OperateForm) -> str:
     """Do it; what was done or found, as text. Raises ValueError, JobError."""
-    text = _act(settings, form)
-    return text if form.action in ("show", "status", "jobs") else f"{identity(settings)}\n{text}"
+    text = _dispatch(settings, form)
+    return text if form.action in ("show", "status", "jobs") else f"{describe_pipeline(settings)}\n{text}"
 
 
-def _act(settings: Settings, form: Form) -> str:
+def _dispatch(settings: Settings, form: OperateForm) -> str:
     value = form.value.strip()
     match form.action:
         case "show":
-            return _shown(settings.open_relay(), value)
+            return _windows_json(settings.open_relay(), value)
         case "status":
             return json.dumps(status(settings), indent=1, ensure_ascii=False)
         case "pause":
             return pause(settings, value or BOTH)
         case "resume":
-            return "\n".join([resume(settings, value or BOTH), *paused_dag(settings)])
+            return "\n".join([resume(settings, value or BOTH), *notes_on_paused_dag(settings)])
         case "run-until":
             return run_until(settings, value)
         case "skip-txn":
@@ -87,9 +87,9 @@ def _act(settings: Settings, form: Form) -> str:
         case "replace-ddl":
             return replace_ddl(settings, _number(value), split_statements(form.sql), form.by, form.why)
         case "remove-decision":
-            return remove_decision(settings, _number(value))
+            return remove_override(settings, _number(value))
         case "takeover" | "handover":
-            return _change_hands(settings, form.action)
+            return _take_or_hand_over(settings, form.action)
         case "accept":
             return accept(settings, value)
         case "jobs":
@@ -100,8 +100,8 @@ def _act(settings: Settings, form: Form) -> str:
     raise OperateError(f"action {form.action!r}: there are {', '.join(ACTIONS)}")
 
 
-def _change_hands(settings: Settings, action: str) -> str:
-    from etl.operate import handover
+def _take_or_hand_over(settings: Settings, action: str) -> str:
+    from sluice.etl.operate import handover
 
     if action == "takeover":
         return handover.take_over(settings, log.info)
@@ -112,7 +112,7 @@ def _change_hands(settings: Settings, action: str) -> str:
 
 
 def _jobs(settings: Settings) -> Jobs:
-    return Jobs.of(settings.open_relay())
+    return Jobs.for_pipeline(settings.open_relay())
 
 
 def order_job(settings: Settings, name: str, what: str, by: str) -> str:
@@ -133,6 +133,6 @@ def _number(value: str) -> int:
     return int(value)
 
 
-def _shown(relay: RelayLog, value: str) -> str:
-    windows = [find_window(relay, _number(value))[0]] if value else newest(relay, 1)
+def _windows_json(relay: RelayLog, value: str) -> str:
+    windows = [find_window(relay, _number(value))[0]] if value else latest_windows(relay, 1)
     return json.dumps([describe(relay, window) for window in windows], indent=1, ensure_ascii=False)

@@ -13,25 +13,31 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
-from errors import SluiceError, ours
-from etl import server_errors
-from etl.downstream import Checkpoint, CheckpointMovedError, CheckpointTable, DownstreamError, MySQLSession
-from etl.operate import commands
-from etl.operate.commands import OperateError
-from etl.operate.other_sessions import seen_writing
-from etl.ownership import Pipeline, downstream_name, other_writers, seen_text
-from etl.settings import Downstream, File, Kafka, Settings, Target
-from etl.sinks import open_sink, read_checkpoint
-from relay import Control, Ownership, RelayLog, Stop
-from upstream import EtcdClient, EtcdError, PDClient, PDError, Registry, RegistryError, tso
-from upstream.table_name import TableName
+from sluice.errors import SluiceError, ours
+from sluice.etl.changes import server_errors
+from sluice.etl.downstream import (
+    Checkpoint,
+    CheckpointMovedError,
+    CheckpointTable,
+    DownstreamError,
+    MySQLSession,
+)
+from sluice.etl.downstream.ownership import PipelineIdentity, describe_drainer, downstream_name, other_writers
+from sluice.etl.downstream.sinks import open_sink, read_checkpoint
+from sluice.etl.operate import commands
+from sluice.etl.operate.commands import OperateError
+from sluice.etl.operate.other_sessions import seen_writing
+from sluice.etl.settings import Downstream, File, Kafka, Settings, Target
+from sluice.relay import Control, Ownership, RelayLog, StopMark
+from sluice.tidb import EtcdClient, EtcdError, PDClient, PDError, Registry, RegistryError, tso
+from sluice.tidb.table_name import TableName
 
 Say = Callable[[str], None]
 
-_WATCH_S = 4.0
+_CHECKPOINT_WATCH_S = 4.0
 """A Drainer with something to do saves its checkpoint every 3 s."""
-_POLL_S = 0.5
-_IDLE_S = 5.0
+_POLL_INTERVAL_S = 0.5
+_IDLE_WAIT_S = 5.0
 
 
 def take_over(settings: Settings, say: Say) -> str:
@@ -41,10 +47,10 @@ def take_over(settings: Settings, say: Say) -> str:
     """
     relay = settings.open_relay()
     before = relay.control()
-    identity = Pipeline.of(settings)
+    identity = PipelineIdentity.from_settings(settings)
     where = identity.downstream
-    cluster_id = _no_other_writer(identity, settings)
-    found = _standing_still(settings.target, cluster_id, say)
+    cluster_id = _require_no_other_writer(identity, settings)
+    found = _await_unmoved_checkpoint(settings.target, cluster_id, say)
     owned, stop = relay.ownership(), relay.stopped()
     ours = owned is not None and owned.downstream == where and found is not None and found.owner == owned.pipeline
     if ours and stop is None:
@@ -55,7 +61,7 @@ def take_over(settings: Settings, say: Say) -> str:
             with PDClient(settings.upstream.pd_urls, tls=settings.upstream.tls()) as pd:
                 safe_until = pd.tso()
             assert found is not None
-            if not _replace(
+            if not _replace_checkpoint(
                 settings.downstream,
                 cluster_id,
                 found,
@@ -77,28 +83,32 @@ def take_over(settings: Settings, say: Say) -> str:
                     "; it is not consistent: changes after it may be there already and are written so that it makes no"
                     " difference"
                 )
-    asked = relay.change_control(lambda now: _since(before, now))
+    asked = relay.change_control(lambda now: _orders_since(before, now))
     relay.clear_stop()
     waits = (
         "; it waits where it was asked to meanwhile" if asked.apply_paused or asked.apply_until_ts is not None else ""
     )
-    at = f"from {tso.text(found.commit_ts)}" if found is not None else f"{_beginning(relay)}, as there is no checkpoint"
+    at = (
+        f"from {tso.text(found.commit_ts)}"
+        if found is not None
+        else f"{_log_beginning(relay)}, as there is no checkpoint"
+    )
     return f"{where} is this pipeline's now; applying goes on {at}{note}{waits}"
 
 
-def _since(before: Control, now: Control) -> Control:
+def _orders_since(before: Control, now: Control) -> Control:
     """What operators asked for since `before`, and nothing of what they had asked for then."""
     return Control(**{name: value for name, value in asdict(now).items() if value != getattr(before, name)})
 
 
-def copied(settings: Settings, tables: Sequence[str]) -> str:
+def mark_copied(settings: Settings, tables: Sequence[str]) -> str:
     """Have tables without a key (``schema.table``) written as what they were at the checkpoint, without asking what a
     Drainer left in them. Raises OperateError where that isn't needed, or not enough.
     """
     names = [TableName.parse(text) for text in tables]
     relay = settings.open_relay()
-    identity = Pipeline.of(settings)
-    cluster_id = _no_other_writer(identity, settings)
+    identity = PipelineIdentity.from_settings(settings)
+    cluster_id = _require_no_other_writer(identity, settings)
     found = read_checkpoint(settings.target, cluster_id) if isinstance(settings.target, Downstream) else None
     owned = relay.ownership()
     if (
@@ -127,7 +137,7 @@ def copied(settings: Settings, tables: Sequence[str]) -> str:
                 raise OperateError(f"table {table} has a key: its rows are replaced by it, whatever a Drainer left")
     finally:
         session.close()
-    if not _replace(
+    if not _replace_checkpoint(
         settings.downstream,
         cluster_id,
         found,
@@ -140,12 +150,12 @@ def copied(settings: Settings, tables: Sequence[str]) -> str:
     return f"{', '.join(map(str, names))}: taken as copied at {tso.text(found.commit_ts)}"
 
 
-def _beginning(relay: RelayLog) -> str:
+def _log_beginning(relay: RelayLog) -> str:
     first = relay.first()
     return f"from {tso.text(first.lo)}, where the relay log begins" if first else "where landing begins"
 
 
-def _no_other_writer(pipeline: Pipeline, settings: Settings) -> int:
+def _require_no_other_writer(pipeline: PipelineIdentity, settings: Settings) -> int:
     """Return the cluster's id, when no other writer is registered there, answers, or is at work downstream."""
     upstream = settings.upstream
     try:
@@ -164,7 +174,7 @@ def _no_other_writer(pipeline: Pipeline, settings: Settings) -> int:
     if others:
         node = others[0].node_id
         raise OperateError(
-            f"{seen_text(others[0])}, and may write to {pipeline.downstream}: stop it first (`sluice drainers"
+            f"{describe_drainer(others[0])}, and may write to {pipeline.downstream}: stop it first (`sluice drainers"
             f" pause {node}`); if it is gone: `sluice drainers offline {node} --gone`; if it replicates to another"
             " downstream, name it in "
             f'sluice.toml: [upstream] unrelated-drainers = ["{node}"]'
@@ -179,14 +189,15 @@ def _no_other_writer(pipeline: Pipeline, settings: Settings) -> int:
     return cluster_id
 
 
-def _standing_still(target: Target, cluster_id: int, say: Say) -> Checkpoint | None:
+def _await_unmoved_checkpoint(target: Target, cluster_id: int, say: Say) -> Checkpoint | None:
     """The checkpoint, which nobody has moved for a while. Raises OperateError."""
     found = read_checkpoint(target, cluster_id)
     say(
-        f"the checkpoint is {f'at {tso.text(found.commit_ts)}' if found else 'not there'}; watching for {_WATCH_S:g} s"
+        f"the checkpoint is {f'at {tso.text(found.commit_ts)}' if found else 'not there'}; watching for"
+        f" {_CHECKPOINT_WATCH_S:g} s"
         " whether somebody moves it"
     )
-    time.sleep(_WATCH_S)
+    time.sleep(_CHECKPOINT_WATCH_S)
     later = read_checkpoint(target, cluster_id)
     if (found.to_text() if found else None) != (later.to_text() if later else None):
         raise OperateError(
@@ -201,7 +212,7 @@ def _standing_still(target: Target, cluster_id: int, say: Say) -> Checkpoint | N
 
 
 @dataclass(frozen=True, slots=True)
-class HandedOver:
+class HandoverResult:
     """`commit_ts`: through where the downstream is complete; `place`: where the Drainer finds its checkpoint."""
 
     commit_ts: int
@@ -209,7 +220,7 @@ class HandedOver:
     next_steps: tuple[str, ...]
 
 
-def hand_over(settings: Settings, say: Say, wait_s: float = 600.0) -> HandedOver:
+def hand_over(settings: Settings, say: Say, wait_s: float = 600.0) -> HandoverResult:
     """Leave the downstream to a Drainer: finish what is under way, let no process of this pipeline write any more, and
     leave a checkpoint that the original accepts. Raises OperateError when that takes longer than `wait_s`, and what
     reaching the downstream raises; a folder or topic is written to as before then, if applying wasn't paused.
@@ -222,13 +233,13 @@ def hand_over(settings: Settings, say: Say, wait_s: float = 600.0) -> HandedOver
     commands.pause(settings, commands.APPLY)
     say("applying is paused; waiting until nothing is under way")
     until = time.monotonic() + wait_s
-    pipeline, target = Pipeline.of(settings), settings.target
+    pipeline, target = PipelineIdentity.from_settings(settings), settings.target
     place = pipeline.downstream
     if isinstance(target, Downstream):
         checkpoint = _release(target, relay, last.cluster_id, say, until)
     else:
         try:
-            checkpoint = _shut_out(settings, relay, last.cluster_id, until)
+            checkpoint = _fence_out_pipeline(settings, relay, last.cluster_id, until)
         except BaseException:
             relay.change_control(lambda now: replace(now, apply_paused=before.apply_paused))
             raise
@@ -244,7 +255,7 @@ def hand_over(settings: Settings, say: Say, wait_s: float = 600.0) -> HandedOver
         (f"for good: `sluice drainers offline {node_id}`, or pumps keep what this pipeline hasn't read"),
         "to come back: stop the Drainer (`sluice drainers pause`), `sluice takeover`, and let the DAG run",
     )
-    return HandedOver(checkpoint.commit_ts, place, steps)
+    return HandoverResult(checkpoint.commit_ts, place, steps)
 
 
 def _savepoint(target: File | Kafka) -> str:
@@ -253,12 +264,12 @@ def _savepoint(target: File | Kafka) -> str:
     return target.savepoint or f"{target.dir}/savepoint"
 
 
-def _handed_over(checkpoint: Checkpoint) -> Stop:
+def _handed_over_checkpoint(checkpoint: Checkpoint) -> StopMark:
     why = (
         f"the downstream was handed over to a Drainer on {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC at commit_ts"
         f" {checkpoint.commit_ts}: `sluice takeover` takes it back"
     )
-    return Stop(why, time.time_ns() // 1_000_000)
+    return StopMark(why, time.time_ns() // 1_000_000)
 
 
 def _release(downstream: Downstream, relay: RelayLog, cluster_id: int, say: Say, until: float) -> Checkpoint:
@@ -285,21 +296,21 @@ def _release(downstream: Downstream, relay: RelayLog, cluster_id: int, say: Say,
                     f"{downstream_name(downstream)}: this pipeline has not written there: the checkpoint at"
                     f" {found.commit_ts} is a Drainer's"
                 )
-            relay.stop(_handed_over(found))
+            relay.stop(_handed_over_checkpoint(found))
             return found
         target = max(
             found.flight.until if found.flight else 0, found.pending.commit_ts if found.pending else 0, found.safe_until
         )
         if not target and found.consistent:
             rest = Checkpoint(found.commit_ts, found.schema_version, consistent=True, ts_map=found.ts_map)
-            relay.stop(_handed_over(rest))  # first: a crash in between is repaired by doing it again
-            if _replace(downstream, cluster_id, found, rest):
+            relay.stop(_handed_over_checkpoint(rest))  # first: a crash in between is repaired by doing it again
+            if _replace_checkpoint(downstream, cluster_id, found, rest):
                 return rest
             relay.clear_stop()
             continue
         if found.to_text() != seen:
             seen, since = found.to_text(), time.monotonic()
-        if target != asked and time.monotonic() - since >= _IDLE_S:
+        if target != asked and time.monotonic() - since >= _IDLE_WAIT_S:
             asked = target
             say(
                 f"what was begun reaches to {tso.text(target)}: letting the pipeline's task finish exactly that (is the"
@@ -312,15 +323,15 @@ def _release(downstream: Downstream, relay: RelayLog, cluster_id: int, say: Say,
                 " finished: a Drainer can't go on from there. Let the DAG `replicate` run until `sluice status` says"
                 " that the checkpoint is consistent, then hand over again"
             )
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_INTERVAL_S)
 
 
-def _replace(downstream: Downstream, cluster_id: int, found: Checkpoint, wanted: Checkpoint) -> bool:
+def _replace_checkpoint(downstream: Downstream, cluster_id: int, found: Checkpoint, wanted: Checkpoint) -> bool:
     """Write the row if it is still as it was found; whether it was."""
     session = MySQLSession(downstream)
     try:
         session.connect()
-        table = CheckpointTable.of(session, downstream, cluster_id)
+        table = CheckpointTable.from_settings(session, downstream, cluster_id)
         session.begin()
         there = table.load(wait=True)
         if there is None or there.to_text() != found.to_text():
@@ -336,13 +347,13 @@ def _replace(downstream: Downstream, cluster_id: int, found: Checkpoint, wanted:
         session.close()
 
 
-def _shut_out(settings: Settings, relay: RelayLog, cluster_id: int, until: float) -> Checkpoint:
+def _fence_out_pipeline(settings: Settings, relay: RelayLog, cluster_id: int, until: float) -> Checkpoint:
     """Have the pipeline's processes end, and be the last one who writes. A folder is locked by its writer as long as
     that lives, paused or not; a topic's writer is shut out by the next one. Leaves the stop that says so.
     """
     place = downstream_name(settings.target)
     earlier = relay.stopped()
-    relay.stop(Stop("the downstream is being handed over to a Drainer", time.time_ns() // 1_000_000))
+    relay.stop(StopMark("the downstream is being handed over to a Drainer", time.time_ns() // 1_000_000))
     try:
         while True:
             sink = open_sink(settings, cluster_id)
@@ -351,13 +362,13 @@ def _shut_out(settings: Settings, relay: RelayLog, cluster_id: int, until: float
                 if found is None:
                     raise OperateError(f"{place}: nothing was written there yet")
                 relay.clear_stop()
-                relay.stop(_handed_over(found))
+                relay.stop(_handed_over_checkpoint(found))
                 return found
             except (SluiceError, OSError) as error:
                 passes = isinstance(error, CheckpointMovedError) or ours(error).transient
                 if isinstance(error, OperateError) or time.monotonic() >= until or not passes:
                     raise
-                time.sleep(_POLL_S)
+                time.sleep(_POLL_INTERVAL_S)
             finally:
                 sink.close()
     except BaseException:

@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from urllib.parse import quote
 
-from etl.operate.commands import OperateError
-from etl.ownership import OWNER_LABEL
-from etl.settings import Settings
-from relay.audit import Audit
-from upstream import TLS, EtcdClient, NodeStatus, Registry, tso
+from sluice.etl.downstream.ownership import OWNER_LABEL
+from sluice.etl.operate.commands import OperateError
+from sluice.etl.settings import Settings
+from sluice.relay.audit import AuditLog
+from sluice.tidb import TLS, EtcdClient, NodeStatus, Registry, tso
 
 __all__ = ["DRAINERS", "OFFLINE", "PAUSE", "PUMPS", "forget", "leave", "list_nodes"]
 
@@ -26,8 +26,8 @@ PUMPS, DRAINERS = "pumps", "drainers"
 PAUSE, OFFLINE = "pause", "offline"
 _ACTIONS = {PAUSE: ("pause", "paused"), OFFLINE: ("close", "offline")}
 """The name of the action in HTTP, and the state that it ends in."""
-_ANSWER_S, _HEARTBEAT_S = 5.0, 3.0
-_ETCD_S = 10.0
+_ANSWER_TIMEOUT_S, _HEARTBEAT_TIMEOUT_S = 5.0, 3.0
+_ETCD_TIMEOUT_S = 10.0
 
 
 def list_nodes(settings: Settings, kind: str) -> list[NodeStatus]:
@@ -45,25 +45,25 @@ def leave(settings: Settings, kind: str, node_id: str, action: str, *, is_gone: 
         node = _find(registry, kind, node_id)
         verb, state = _ACTIONS[action]
         if node.state == state:
-            return f"{_named(kind)} {node_id!r} is {state} already"
+            return f"{_kind_text(kind)} {node_id!r} is {state} already"
         is_pipeline = OWNER_LABEL in (node.label or {})
         if is_pipeline and action == PAUSE:
             raise OperateError(
                 f"drainer {node_id!r} is a pipeline of Sluice's, which takes no orders here: `sluice pause`"
             )
         if not is_pipeline and not is_gone:
-            _ask(node, kind, verb, settings.upstream.tls())
-            asked = f"{_named(kind)} {node_id!r} at {node.host} was asked to"
+            _send_request(node, kind, verb, settings.upstream.tls())
+            asked = f"{_kind_text(kind)} {node_id!r} at {node.host} was asked to"
             if action == PAUSE:
                 return f"{asked} pause"
             return f"{asked} go offline; it goes offline once every drainer has read what it holds"
-        _check_gone(registry, kind, node, settings.upstream.tls(), is_pipeline=is_pipeline)
+        _check_process_gone(registry, kind, node, settings.upstream.tls(), is_pipeline=is_pipeline)
         entry = replace(node, state=state)
         if kind == PUMPS:
             registry.update_pump(entry)
         else:
             registry.update_drainer(entry)
-    text = f"{_named(kind)} {node_id!r} is {state} in the registry"
+    text = f"{_kind_text(kind)} {node_id!r} is {state} in the registry"
     if (kind, action) == (PUMPS, OFFLINE):
         text += (
             f"; where binlogs of it were not landed, landing stops and names them: `sluice pumps forget {node_id}`"
@@ -81,7 +81,8 @@ def forget(settings: Settings, kind: str, node_id: str, by: str = "") -> str:
         node = there.get(node_id)
         if node is not None and node.state != "offline":
             raise OperateError(
-                f"{_named(kind)} {node_id!r} is {node.state}; first take it offline: `sluice {kind} offline {node_id}`"
+                f"{_kind_text(kind)} {node_id!r} is {node.state}; first take it offline: `sluice {kind} offline"
+                f" {node_id}`"
             )
         if kind == DRAINERS:
             if node is None:
@@ -91,7 +92,7 @@ def forget(settings: Settings, kind: str, node_id: str, by: str = "") -> str:
         relay = settings.open_relay()
         if node is None and node_id not in relay.known_pumps.load().pumps:
             raise _unknown(kind, node_id, there)
-        audit = Audit(relay.place)
+        audit = AuditLog(relay.place)
         deed = audit.begin(by, "forget-pump", node_id)
         relay.known_pumps.forget(node_id)
         if node is not None:
@@ -105,7 +106,7 @@ def forget(settings: Settings, kind: str, node_id: str, by: str = "") -> str:
 
 @contextmanager
 def _registry(settings: Settings) -> Iterator[Registry]:
-    with EtcdClient(settings.upstream.pd_urls, tls=settings.upstream.tls(), timeout_s=_ETCD_S) as etcd:
+    with EtcdClient(settings.upstream.pd_urls, tls=settings.upstream.tls(), timeout_s=_ETCD_TIMEOUT_S) as etcd:
         yield Registry(etcd)
 
 
@@ -118,37 +119,39 @@ def _find(registry: Registry, kind: str, node_id: str) -> NodeStatus:
 
 def _unknown(kind: str, node_id: str, there: dict[str, NodeStatus]) -> OperateError:
     known = ", ".join(map(repr, there)) or "none"
-    return OperateError(f"the registry has no {_named(kind)} {node_id!r}; there are: {known}")
+    return OperateError(f"the registry has no {_kind_text(kind)} {node_id!r}; there are: {known}")
 
 
-def _named(kind: str) -> str:
+def _kind_text(kind: str) -> str:
     return kind.removesuffix("s")
 
 
-def _ask(node: NodeStatus, kind: str, verb: str, tls: TLS | None) -> None:
+def _send_request(node: NodeStatus, kind: str, verb: str, tls: TLS | None) -> None:
     """Raises OperateError if the process doesn't answer, or refuses."""
     try:
         answer = _http(node, "PUT", f"/state/{quote(node.node_id, safe='')}/{verb}", tls)
     except (OSError, ValueError) as error:
         raise OperateError(
-            f"{_named(kind)} {node.node_id!r} doesn't answer at {node.host} ({error}); if its process is gone:"
+            f"{_kind_text(kind)} {node.node_id!r} doesn't answer at {node.host} ({error}); if its process is gone:"
             f" `sluice {kind} {'pause' if verb == 'pause' else 'offline'} {node.node_id} --gone`"
         ) from None
     if answer.get("code") != 200:
-        raise OperateError(f"{_named(kind)} {node.node_id!r} at {node.host} refuses: {answer.get('message')}")
+        raise OperateError(f"{_kind_text(kind)} {node.node_id!r} at {node.host} refuses: {answer.get('message')}")
 
 
-def _check_gone(registry: Registry, kind: str, node: NodeStatus, tls: TLS | None, *, is_pipeline: bool) -> None:
+def _check_process_gone(registry: Registry, kind: str, node: NodeStatus, tls: TLS | None, *, is_pipeline: bool) -> None:
     """Raises OperateError if the process lives: it answers for itself, or its entry moves."""
     if not is_pipeline and answers(node, tls):
         raise OperateError(
-            f"{_named(kind)} {node.node_id!r} answers at {node.host}: leave out --gone, it is asked then"
+            f"{_kind_text(kind)} {node.node_id!r} answers at {node.host}: leave out --gone, it is asked then"
         )
-    time.sleep(_HEARTBEAT_S)
+    time.sleep(_HEARTBEAT_TIMEOUT_S)
     now = _find(registry, kind, node.node_id)
     if (now.update_ts, now.state) != (node.update_ts, node.state):
         ends = "end its tasks first: pause the DAG `replicate` in Airflow" if is_pipeline else "stop it first"
-        raise OperateError(f"{_named(kind)} {node.node_id!r} lives, its entry in the registry has just moved; {ends}")
+        raise OperateError(
+            f"{_kind_text(kind)} {node.node_id!r} lives, its entry in the registry has just moved; {ends}"
+        )
 
 
 def answers(node: NodeStatus, tls: TLS | None) -> bool:
@@ -164,9 +167,9 @@ def answers(node: NodeStatus, tls: TLS | None) -> bool:
 def _http(node: NodeStatus, method: str, path: str, tls: TLS | None) -> dict[str, object]:
     """Raises OSError, ValueError."""
     connection = (
-        http.client.HTTPSConnection(node.host, timeout=_ANSWER_S, context=tls.context())
+        http.client.HTTPSConnection(node.host, timeout=_ANSWER_TIMEOUT_S, context=tls.context())
         if tls
-        else http.client.HTTPConnection(node.host, timeout=_ANSWER_S)
+        else http.client.HTTPConnection(node.host, timeout=_ANSWER_TIMEOUT_S)
     )
     try:
         connection.request(method, path)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 
-from etl.downstream import MySQLSession
-from etl.operate.nodes import answers
-from etl.ownership import Pipeline, sessions_writing, writes_elsewhere
-from etl.settings import Downstream, Settings
-from upstream import NodeStatus
+from sluice.etl.downstream import MySQLSession
+from sluice.etl.downstream.ownership import PipelineIdentity, sessions_writing, writes_elsewhere
+from sluice.etl.operate.nodes import answers
+from sluice.etl.settings import Downstream, Settings
+from sluice.tidb import NodeStatus
 
 
 def seen_writing(settings: Settings, drainers: Iterable[NodeStatus]) -> Iterator[str]:
@@ -18,7 +18,7 @@ def seen_writing(settings: Settings, drainers: Iterable[NodeStatus]) -> Iterator
     `drainers`: those of the registry. A paused Drainer can live on for minutes, and finish what it had begun. Raises
     DownstreamError.
     """
-    pipeline, tls = Pipeline.of(settings), settings.upstream.tls()
+    pipeline, tls = PipelineIdentity.from_settings(settings), settings.upstream.tls()
     related = [
         drainer
         for drainer in drainers

@@ -10,16 +10,16 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from etl.ddl import create_table
-from etl.downstream import Checkpoint, CheckpointError, DownstreamError, MySQLSession
-from etl.landing import NoCheckpointError, version_at, without_checkpoint
-from etl.operate.other_sessions import seen_writing
-from etl.ownership import Pipeline, downstream_name, other_writers, seen_text
-from etl.settings import Downstream, Settings, Target, Upstream
-from etl.shapes.identity import locating_columns
-from etl.sinks import read_checkpoint
-from relay import RelayError
-from upstream import (
+from sluice.etl.changes.write_plans.identity import lookup_key_columns
+from sluice.etl.downstream import Checkpoint, CheckpointError, DownstreamError, MySQLSession
+from sluice.etl.downstream.ddl import create_table
+from sluice.etl.downstream.ownership import PipelineIdentity, describe_drainer, downstream_name, other_writers
+from sluice.etl.downstream.sinks import read_checkpoint
+from sluice.etl.landing import NoCheckpointError, position_without_checkpoint, version_at
+from sluice.etl.operate.other_sessions import seen_writing
+from sluice.etl.settings import Downstream, Settings, Target, Upstream
+from sluice.relay import RelayError
+from sluice.tidb import (
     EtcdClient,
     EtcdError,
     NodeStatus,
@@ -31,16 +31,16 @@ from upstream import (
     TiKVError,
     tso,
 )
-from upstream.etcd.topology import PREFIX
-from upstream.history import SchemaHistory
-from upstream.job import HistoryError
-from upstream.packed_jobs import PackedJobs
-from upstream.schema import SchemaError, Table
-from upstream.tikv.meta import read_raw_ddl_jobs
+from sluice.tidb.compact_job_list import CompactJobList
+from sluice.tidb.etcd.topology import PREFIX
+from sluice.tidb.history import SchemaHistory
+from sluice.tidb.job import HistoryError
+from sluice.tidb.schema import SchemaError, Table
+from sluice.tidb.tikv.meta import read_raw_ddl_jobs
 
 OK, DIFFERS, STOPS = "ok", "differs", "stops"
-_SHOWN = 10
-_TIMEOUT_S = 3.0
+_MAX_SHOWN = 10
+_REQUEST_TIMEOUT_S = 3.0
 _TABLES = "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE'"
 _GC_TS = re.compile(r"^binlog_pump_storage_gc_ts (\S+)$", re.MULTILINE)
 
@@ -53,7 +53,7 @@ class Finding:
     text: str
 
 
-def check(settings: Settings) -> Iterator[Finding]:
+def check_takeover(settings: Settings) -> Iterator[Finding]:
     """Everything that is found, as it is found. Never raises for what can't be reached: that is a finding."""
     try:
         with (
@@ -71,7 +71,9 @@ def check(settings: Settings) -> Iterator[Finding]:
                 reached = False
                 yield Finding(STOPS, f"downstream: the checkpoint can't be read: {error}")
             drainers = registry.drainers()
-            others = other_writers(Pipeline.of(settings), settings.upstream.unrelated_drainers, drainers)
+            others = other_writers(
+                PipelineIdentity.from_settings(settings), settings.upstream.unrelated_drainers, drainers
+            )
             yield from _nodes(others, registry, checkpoint)
             if reached:
                 yield from (Finding(STOPS, f"another writer: {seen}") for seen in seen_writing(settings, drainers))
@@ -92,7 +94,7 @@ def _checkpoint(
             yield Finding(
                 DIFFERS,
                 f"{where}: no checkpoint; landing would begin at"
-                f" {tso.text(without_checkpoint(where, upstream, pd.cluster_id, registry.drainers, pd.tso))}",
+                f" {tso.text(position_without_checkpoint(where, upstream, pd.cluster_id, registry.drainers, pd.tso))}",
             )
         except NoCheckpointError as error:
             yield Finding(STOPS, str(error))
@@ -119,7 +121,8 @@ def _nodes(others: Iterable[NodeStatus], registry: Registry, checkpoint: Checkpo
     for drainer in others:
         yield Finding(
             STOPS,
-            f"{seen_text(drainer)}: stop it, set it offline if it is gone, or name it in [upstream] unrelated-drainers",
+            f"{describe_drainer(drainer)}: stop it, set it offline if it is gone, or name it in [upstream]"
+            f" unrelated-drainers",
         )
     pumps = [pump for pump in registry.pumps() if pump.state != "offline"]
     online = [pump for pump in pumps if pump.state == "online"]
@@ -186,7 +189,7 @@ def _tidb_servers(etcd: EtcdClient) -> Iterator[Finding]:
 
 def _get(address: str, path: str) -> bytes:
     """Raises OSError."""
-    connection = http.client.HTTPConnection(address, timeout=_TIMEOUT_S)
+    connection = http.client.HTTPConnection(address, timeout=_REQUEST_TIMEOUT_S)
     try:
         connection.request("GET", path)
         return connection.getresponse().read()
@@ -238,7 +241,7 @@ def _tables(settings: Settings, pd: PDClient, checkpoint: Checkpoint, session: M
         with TiKVClient(pd, tls=settings.upstream.tls()) as tikv:
             history = SchemaHistory()
             version = version_at(tikv, checkpoint.commit_ts)
-            history.advance(PackedJobs.of(read_raw_ddl_jobs(tikv, pd.tso())).through(version), version)
+            history.advance(CompactJobList.from_jobs(read_raw_ddl_jobs(tikv, pd.tso())).through(version), version)
     except (TiKVError, HistoryError, SchemaError, PDError) as error:
         yield Finding(STOPS, f"the schema at the checkpoint can't be read from TiKV: {error}")
         return
@@ -250,11 +253,13 @@ def _tables(settings: Settings, pd: PDClient, checkpoint: Checkpoint, session: M
     names = {t.id: (goal.schema, goal.table) for t, goal in routed}
     missing = [t for t in wanted if tuple(map(str.lower, names[t.id])) not in there]
     yield Finding(OK, f"{len(wanted)} tables are replicated, by the filters and the schema at the checkpoint")
-    yield from _named(STOPS, missing, "not downstream: copy them as of the checkpoint, or leave them out with [filter]")
+    yield from _tables_finding(
+        STOPS, missing, "not downstream: copy them as of the checkpoint, or leave them out with [filter]"
+    )
     wide = [
         t for t in wanted if any(ord(c) > 0xFFFF for c in t.full_name + "".join(column.name for column in t.columns))
     ]
-    yield from _named(STOPS, wide, "with names that the downstream can't hold (characters beyond U+FFFF)")
+    yield from _tables_finding(STOPS, wide, "with names that the downstream can't hold (characters beyond U+FFFF)")
     present = [t for t in wanted if t not in missing]
     engines = session.engines_without_transactions([names[table.id] for table in present])
     for table, engine in zip(present, engines, strict=True):
@@ -265,18 +270,18 @@ def _tables(settings: Settings, pd: PDClient, checkpoint: Checkpoint, session: M
                 " TABLE ... ENGINE = InnoDB",
             )
     if checkpoint.needs_safe_mode:
-        keyless = [t for t in present if not locating_columns(t)]
-        yield from _named(
+        keyless = [t for t in present if not lookup_key_columns(t)]
+        yield from _tables_finding(
             DIFFERS,
             keyless,
             "without a key: if the Drainer wrote rows of them beyond its checkpoint applying stops, and says how to"
             " compare and repair them",
         )
     for table in wanted:
-        yield from _left_out(table, session)
+        yield from _definition_findings(table, session)
 
 
-def _left_out(table: Table, session: MySQLSession) -> Iterator[Finding]:
+def _definition_findings(table: Table, session: MySQLSession) -> Iterator[Finding]:
     try:
         _, left_out = create_table(table, session.dialect)
     except ValueError as error:
@@ -286,11 +291,11 @@ def _left_out(table: Table, session: MySQLSession) -> Iterator[Finding]:
         yield Finding(DIFFERS, f"table {table.full_name}: {text}")
 
 
-def _named(kind: str, tables: list[Table], what: str) -> Iterator[Finding]:
+def _tables_finding(kind: str, tables: list[Table], what: str) -> Iterator[Finding]:
     if tables:
         names = sorted(table.full_name for table in tables)
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        yield Finding(kind, f"{len(names)} tables {what}: {', '.join(names[:_SHOWN])}{more}")
+        more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
+        yield Finding(kind, f"{len(names)} tables {what}: {', '.join(names[:_MAX_SHOWN])}{more}")
 
 
-__all__ = ["DIFFERS", "OK", "STOPS", "Finding", "check"]
+__all__ = ["DIFFERS", "OK", "STOPS", "Finding", "check_takeover"]

@@ -7,24 +7,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from etl.first_use import on_first_use
-from etl.restore.errors import RestoreError, VerifyError
+from sluice.etl.lazy_exports import lazy_getattr
+from sluice.etl.restore.errors import RestoreError, RestoreMismatchError
 
 if TYPE_CHECKING:
-    from etl.restore.files_folder import RestoredFile
-    from etl.restore.files_jobs import FILES_KIND, ask_for_files, begun_files, cancel_files, run_files
-    from etl.restore.files_plan import FilesPlan, plan_files
-    from etl.restore.files_request import FilesRequest
-    from etl.restore.files_summary import FilesSummary
-    from etl.restore.form import files_request_of, request_of
-    from etl.restore.jobs import ask_for, cancel_restore, run_restore
-    from etl.restore.pace import KIND
-    from etl.restore.plan import RestorePlan
-    from etl.restore.planning import plan_restore
-    from etl.restore.request import SAME_SERVER_INTO, Request
-    from etl.restore.scratch import Scratch, scratch_schema
-    from etl.restore.summary import RestoreSummary, Verified
-    from etl.restore.ways import Ways
+    from sluice.etl.restore.estimate import KIND
+    from sluice.etl.restore.executor import RestoreExecutor
+    from sluice.etl.restore.files_folder import RestoredFile
+    from sluice.etl.restore.files_jobs import (
+        FILES_KIND,
+        cancel_files,
+        create_or_resume_files,
+        find_open_files_job,
+        run_files,
+    )
+    from sluice.etl.restore.files_plan import FilesPlan, plan_files
+    from sluice.etl.restore.files_request import FilesRequest
+    from sluice.etl.restore.files_summary import FilesSummary
+    from sluice.etl.restore.form import files_request_from_form, restore_request_from_form
+    from sluice.etl.restore.jobs import cancel_restore, create_or_resume, run_restore
+    from sluice.etl.restore.plan import RestorePlan
+    from sluice.etl.restore.planning import plan_restore
+    from sluice.etl.restore.request import SAME_SERVER_INTO, RestoreRequest
+    from sluice.etl.restore.scratch import ScratchSchema, scratch_schema_name
+    from sluice.etl.restore.summary import RestoreSummary, RestoreVerification
 
 __all__ = [
     "FILES_KIND",
@@ -33,56 +39,56 @@ __all__ = [
     "FilesPlan",
     "FilesRequest",
     "FilesSummary",
-    "Request",
     "RestoreError",
+    "RestoreExecutor",
+    "RestoreMismatchError",
     "RestorePlan",
+    "RestoreRequest",
     "RestoreSummary",
+    "RestoreVerification",
     "RestoredFile",
-    "Scratch",
-    "Verified",
-    "VerifyError",
-    "Ways",
-    "ask_for",
-    "ask_for_files",
-    "begun_files",
+    "ScratchSchema",
     "cancel_files",
     "cancel_restore",
-    "files_request_of",
+    "create_or_resume",
+    "create_or_resume_files",
+    "files_request_from_form",
+    "find_open_files_job",
     "plan_files",
     "plan_restore",
-    "request_of",
+    "restore_request_from_form",
     "run_files",
     "run_restore",
-    "scratch_schema",
+    "scratch_schema_name",
 ]
 
-__getattr__ = on_first_use(
+__getattr__ = lazy_getattr(
     __name__,
     {
-        "FILES_KIND": "etl.restore.files_jobs",
-        "FilesPlan": "etl.restore.files_plan",
-        "FilesRequest": "etl.restore.files_request",
-        "FilesSummary": "etl.restore.files_summary",
-        "KIND": "etl.restore.pace",
-        "Request": "etl.restore.request",
-        "RestorePlan": "etl.restore.plan",
-        "RestoreSummary": "etl.restore.summary",
-        "RestoredFile": "etl.restore.files_folder",
-        "SAME_SERVER_INTO": "etl.restore.request",
-        "Scratch": "etl.restore.scratch",
-        "Verified": "etl.restore.summary",
-        "Ways": "etl.restore.ways",
-        "ask_for": "etl.restore.jobs",
-        "ask_for_files": "etl.restore.files_jobs",
-        "begun_files": "etl.restore.files_jobs",
-        "cancel_files": "etl.restore.files_jobs",
-        "cancel_restore": "etl.restore.jobs",
-        "files_request_of": "etl.restore.form",
-        "plan_files": "etl.restore.files_plan",
-        "plan_restore": "etl.restore.planning",
-        "request_of": "etl.restore.form",
-        "run_files": "etl.restore.files_jobs",
-        "run_restore": "etl.restore.jobs",
-        "scratch_schema": "etl.restore.scratch",
+        "FILES_KIND": "sluice.etl.restore.files_jobs",
+        "FilesPlan": "sluice.etl.restore.files_plan",
+        "FilesRequest": "sluice.etl.restore.files_request",
+        "FilesSummary": "sluice.etl.restore.files_summary",
+        "KIND": "sluice.etl.restore.estimate",
+        "RestoreRequest": "sluice.etl.restore.request",
+        "RestorePlan": "sluice.etl.restore.plan",
+        "RestoreSummary": "sluice.etl.restore.summary",
+        "RestoredFile": "sluice.etl.restore.files_folder",
+        "SAME_SERVER_INTO": "sluice.etl.restore.request",
+        "ScratchSchema": "sluice.etl.restore.scratch",
+        "RestoreVerification": "sluice.etl.restore.summary",
+        "RestoreExecutor": "sluice.etl.restore.executor",
+        "create_or_resume": "sluice.etl.restore.jobs",
+        "create_or_resume_files": "sluice.etl.restore.files_jobs",
+        "find_open_files_job": "sluice.etl.restore.files_jobs",
+        "cancel_files": "sluice.etl.restore.files_jobs",
+        "cancel_restore": "sluice.etl.restore.jobs",
+        "files_request_from_form": "sluice.etl.restore.form",
+        "plan_files": "sluice.etl.restore.files_plan",
+        "plan_restore": "sluice.etl.restore.planning",
+        "restore_request_from_form": "sluice.etl.restore.form",
+        "run_files": "sluice.etl.restore.files_jobs",
+        "run_restore": "sluice.etl.restore.jobs",
+        "scratch_schema_name": "sluice.etl.restore.scratch",
     },
 )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from errors import RequestError, SluiceError
+from sluice.errors import RequestError, SluiceError
 
-__all__ = ["RestoreError", "VerifyError"]
+__all__ = ["RestoreError", "RestoreMismatchError"]
 
 
 class RestoreError(RequestError):
     """It can't be done as it was asked for; says why and what can. Nothing has changed."""
 
 
-class VerifyError(SluiceError):
+class RestoreMismatchError(SluiceError):
     """What was restored isn't what was computed independently; names the tables. They are there to be looked at."""
 
     way_out = (

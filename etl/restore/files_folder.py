@@ -25,23 +25,23 @@ from pathlib import Path
 
 import google_crc32c
 
-from errors import SluiceError
-from etl.asof.output import file_name, naming
-from etl.restore.errors import RestoreError
-from etl.restore.files_request import FilesRequest
+from sluice.errors import SluiceError
+from sluice.etl.history.as_of.output import file_name, with_file_name
+from sluice.etl.restore.errors import RestoreError
+from sluice.etl.restore.files_request import FilesRequest
 
-__all__ = ["Folder", "FolderHeldError", "RestoredFile", "checked_folder", "crc_and_size", "missing_folders"]
+__all__ = ["FolderLockedError", "RestoreFolder", "RestoredFile", "crc_and_size", "missing_folders", "read_manifest"]
 
 _FORMAT = 1
 _MANIFEST = "manifest.json"
 _LOCK = "manifest.json.lock"
-_OURS = (".partial", _LOCK)
-_PATIENCE_S = 20.0
-_LOOK_S = 0.05
-_PIECE = 1 << 22
+_OWN_SUFFIXES = (".partial", _LOCK)
+_LOCK_TIMEOUT_S = 20.0
+_LOCK_POLL_INTERVAL_S = 0.05
+_READ_BYTES = 1 << 22
 
 
-class FolderHeldError(SluiceError):
+class FolderLockedError(SluiceError):
     """Another process is writing the manifest of the folder, and doesn't end; names it."""
 
     transient = True
@@ -72,7 +72,7 @@ def crc_and_size(path: Path) -> tuple[int, int]:
     """CRC-32C and length of a file. Raises OSError."""
     crc = size = 0
     with path.open("rb") as file:
-        while piece := file.read(_PIECE):
+        while piece := file.read(_READ_BYTES):
             crc, size = google_crc32c.extend(crc, piece), size + len(piece)
     return crc, size
 
@@ -82,7 +82,7 @@ def missing_folders(folder: Path) -> tuple[str, ...]:
     return tuple(str(path) for path in (folder, *folder.parents) if not path.exists())
 
 
-def checked_folder(request: FilesRequest, names: Iterable[str]) -> list[RestoredFile] | None:
+def read_manifest(request: FilesRequest, names: Iterable[str]) -> list[RestoredFile] | None:
     """What a process before this one has made of tables `names`, None if none has begun. Raises RestoreError if the
     folder is somebody else's; one that isn't there yet is nobody's.
     """
@@ -104,7 +104,7 @@ def checked_folder(request: FilesRequest, names: Iterable[str]) -> list[Restored
 
 
 def _check_free(request: FilesRequest, names: Iterable[str]) -> None:
-    there = {path.name for path in request.folder.iterdir() if not path.name.endswith(_OURS)}
+    there = {path.name for path in request.folder.iterdir() if not path.name.endswith(_OWN_SUFFIXES)}
     if there and not request.beside:
         raise RestoreError(
             f"{request.folder} isn't empty: there is {min(there)}",
@@ -120,7 +120,7 @@ def _files_of(request: FilesRequest, names: Iterable[str]) -> list[str]:
     return [file_name(name, ending) for name in names for ending in (request.kind, "schema.sql")]
 
 
-class Folder:
+class RestoreFolder:
     """The folder as one process of a restore writes to it. `check` raises LeaseLostError if another one goes on with
     it. Every method raises what `check` does, FolderHeldError, OSError.
     """
@@ -137,14 +137,14 @@ class Folder:
 
     def begin(self) -> None:
         """Have the folder, with in `done` what processes before this one have made and is as they wrote it. What they
-        left else goes. Raises as `checked_folder`.
+        left else goes. Raises as `read_manifest`.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        with self._alone():
-            found = checked_folder(self._request, self._names) or []
-            self._sweep()
+        with self._exclusive():
+            found = read_manifest(self._request, self._names) or []
+            self._remove_partial()
         self.done = {table.name: table for table in found if table.is_whole(self._folder)}  # which takes a while
-        with self._alone():
+        with self._exclusive():
             self._write_manifest()
 
     def partial(self, file: str) -> Path:
@@ -156,7 +156,7 @@ class Folder:
         files = [file for table in tables for file in (table.file, file_name(table.name, "schema.sql"))]
         for file in files:
             _sync(self.partial(file))
-        with self._alone():
+        with self._exclusive():
             for file in files:
                 self.partial(file).replace(self._folder / file)
             self.done |= {table.name: table for table in tables}
@@ -171,15 +171,15 @@ class Folder:
         """Remove all that is the restore's, and the `folders` if nothing else is in them."""
         if not self._folder.exists():
             return
-        with self._alone():
-            self._sweep()
+        with self._exclusive():
+            self._remove_partial()
             for file in (*_files_of(self._request, self._names), _MANIFEST):
                 (self._folder / file).unlink(missing_ok=True)
         for folder in folders:
             with contextlib.suppress(OSError):
                 Path(folder).rmdir()
 
-    def _sweep(self) -> None:
+    def _remove_partial(self) -> None:
         """Remove what processes before this one were writing."""
         own = {*_files_of(self._request, self._names), _MANIFEST}
         for path in self._folder.glob("*.partial"):
@@ -193,7 +193,7 @@ class Folder:
         }  # fmt: skip
         partial = self.partial(_MANIFEST)
         try:
-            with naming(partial):
+            with with_file_name(partial):
                 partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
             _sync(partial)
             partial.replace(self._folder / _MANIFEST)
@@ -202,7 +202,7 @@ class Folder:
         _sync(self._folder)
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusive(self) -> Iterator[None]:
         """No other process is in here meanwhile, and the restore is this one's."""
         with _locked(self._folder / _LOCK):
             self._check()
@@ -212,11 +212,11 @@ class Folder:
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """The system lets go of the lock of a process that has ended, however that was."""
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _LOCK_TIMEOUT_S
     while (held := _lock(path)) is None:
         if time.monotonic() > deadline:
-            raise FolderHeldError(f"{path.parent}: {_holder(path)} stands still while it writes there")
-        time.sleep(_LOOK_S)
+            raise FolderLockedError(f"{path.parent}: {_holder(path)} stands still while it writes there")
+        time.sleep(_LOCK_POLL_INTERVAL_S)
     try:
         with contextlib.suppress(OSError):  # it is for people only, and the disk may be full
             os.write(held, f"process {os.getpid()} on {socket.gethostname()}".encode())

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from etl.restore.errors import RestoreError
-from etl.restore.files_folder import checked_folder, missing_folders
-from etl.restore.files_request import FilesRequest
-from etl.restore.lineage import Family, Lineage, unmatched
-from etl.restore.past import Extent, Past
-from etl.settings import Settings
-from upstream import tso
+from sluice.etl.restore.errors import RestoreError
+from sluice.etl.restore.files_folder import missing_folders, read_manifest
+from sluice.etl.restore.files_request import FilesRequest
+from sluice.etl.restore.lineage import RestoreGroup, TableLineage, unmatched
+from sluice.etl.restore.sources import LogExtent, RestoreSources
+from sluice.etl.settings import Settings
+from sluice.tidb import tso
 
 __all__ = ["FilesPlan", "plan_files"]
 
@@ -29,7 +29,7 @@ class FilesPlan:
     since: int
     tables: tuple[str, ...] = ()
     rows: int = 0
-    extent: Extent = field(default_factory=Extent)
+    extent: LogExtent = field(default_factory=LogExtent)
     problems: tuple[str, ...] = ()
     begun: bool = False
     folders: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class FilesPlan:
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`."""
         lists = {name: tuple(document[name]) for name in ("tables", "problems", "folders")}
-        request, extent = FilesRequest.from_json(document["request"]), Extent(**document["extent"])
+        request, extent = FilesRequest.from_json(document["request"]), LogExtent(**document["extent"])
         return cls(**{**document, **lists, "request": request, "extent": extent})
 
 
@@ -67,11 +67,11 @@ def plan_files(settings: Settings, request: FilesRequest) -> FilesPlan:
     """
     request.check()
     request = request.with_end(settings.open_relay())
-    past = Past.of(settings.archive_url, settings.relay.url, request.until)
-    return past.planned(lambda one: _from(one, request))
+    past = RestoreSources.open(settings.archive_url, settings.relay.url, request.until)
+    return past.plan_with_fallback(lambda one: _plan_from(one, request))
 
 
-def _from(past: Past, request: FilesRequest) -> tuple[FilesPlan, bool]:
+def _plan_from(past: RestoreSources, request: FilesRequest) -> tuple[FilesPlan, bool]:
     """The plan, and whether the past lacks something: an older one may not."""
     lineage = past.lineage()
     family = lineage.family(request.tables)
@@ -80,7 +80,7 @@ def _from(past: Past, request: FilesRequest) -> tuple[FilesPlan, bool]:
     problems = _problems(lineage, family, request)
     begun = False
     try:
-        begun = checked_folder(request, names) is not None
+        begun = read_manifest(request, names) is not None
         hindered = []
     except RestoreError as error:
         hindered = [str(error)]
@@ -98,7 +98,7 @@ def _from(past: Past, request: FilesRequest) -> tuple[FilesPlan, bool]:
     return plan, bool(problems)
 
 
-def _problems(lineage: Lineage, family: Family, request: FilesRequest) -> list[str]:
+def _problems(lineage: TableLineage, family: RestoreGroup, request: FilesRequest) -> list[str]:
     found = [*lineage.problems]
     found += [f"{glob}: no table had such a name then" for glob in unmatched(request.tables, family)]
     found += [

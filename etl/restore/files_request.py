@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from etl.asof.output import FORMATS
-from etl.restore.errors import RestoreError
-from relay import RelayLog
+from sluice.etl.history.as_of.output import FORMATS
+from sluice.etl.restore.errors import RestoreError
+from sluice.relay import RelayLog
 
 __all__ = ["FilesRequest"]
 

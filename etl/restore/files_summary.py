@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from etl.restore.files_folder import RestoredFile
-from relay.jobs import DONE
+from sluice.etl.restore.files_folder import RestoredFile
+from sluice.relay.jobs import DONE
 
 __all__ = ["FilesSummary"]
 

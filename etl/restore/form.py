@@ -6,36 +6,37 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from etl.copy.form import names_of
-from etl.restore.errors import RestoreError
-from etl.restore.files_request import FilesRequest
-from etl.restore.request import SAME_SERVER_INTO, Request
-from etl.settings import Settings, read_target
-from upstream import tso
+from sluice.etl.copy.form import names_from_lines
+from sluice.etl.restore.errors import RestoreError
+from sluice.etl.restore.files_request import FilesRequest
+from sluice.etl.restore.request import SAME_SERVER_INTO, RestoreRequest
+from sluice.etl.settings import Settings, read_target
+from sluice.tidb import tso
 
-__all__ = ["check_allowed", "files_request_of", "request_of"]
+__all__ = ["check_allowed", "files_request_from_form", "restore_request_from_form"]
 
 
-def request_of(said: Mapping[str, Any]) -> Request:
-    """The request in a form's fields: `until` (see `upstream.tso.parse_moment`), `tables`, `into`, `target` (a settings
+def restore_request_from_form(said: Mapping[str, Any]) -> RestoreRequest:
+    """The request in a form's fields: `until` (see `sluice.tidb.tso.parse_moment`), `tables`, `into`, `target` (a
+    settings
     file's path), `connection` (an Airflow connection's id), `replacing`, `verify`; what is empty is as if it weren't
     said. Raises RestoreError, SettingsError, MomentError.
     """
     path, connection = said.get("target"), said.get("connection")
     if path and connection:
         raise RestoreError("a settings file and an Airflow connection: one of them says where to restore to")
-    target = read_target(path) if path else _of_connection(connection) if connection else {}
-    return Request(
+    target = read_target(path) if path else _downstream_from_connection(connection) if connection else {}
+    return RestoreRequest(
         tso.parse_moment(said["until"]) if said["until"] else 0,
-        names_of(said.get("tables")),
+        names_from_lines(said.get("tables")),
         said.get("into") or ("{schema}" if target else SAME_SERVER_INTO),
         target,
-        names_of(said.get("replacing")),
+        names_from_lines(said.get("replacing")),
         verify=bool(said.get("verify", True)),
     )
 
 
-def files_request_of(said: Mapping[str, Any]) -> FilesRequest | None:
+def files_request_from_form(said: Mapping[str, Any]) -> FilesRequest | None:
     """The request for files in a form's fields: `folder`, None without one; `format`, `beside`; `until` and `tables`
     as above. Raises RestoreError for fields that are about databases, MomentError.
     """
@@ -47,7 +48,7 @@ def files_request_of(said: Mapping[str, Any]) -> FilesRequest | None:
         raise RestoreError(f"into files nothing of a database is to be said, and files are always verified: {what}")
     return FilesRequest(
         tso.parse_moment(said["until"]) if said["until"] else 0,
-        names_of(said.get("tables")),
+        names_from_lines(said.get("tables")),
         Path(said["folder"]).absolute(),
         said.get("format") or "parquet",
         bool(said.get("beside")),
@@ -75,7 +76,7 @@ def check_allowed(settings: Settings, said: Mapping[str, Any]) -> None:
         )
 
 
-def _of_connection(name: str) -> dict[str, Any]:
+def _downstream_from_connection(name: str) -> dict[str, Any]:
     """An Airflow connection as the settings of a downstream; its password stays where it is."""
     from airflow.sdk import Connection
 

@@ -13,58 +13,60 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-from etl.asof import Fingerprint, Past, Run, fingerprint, tables_as_of
-from etl.asof.output import Output, broken_columns, file_name, naming, output_at
-from etl.copy.copy_run import Ordered
-from etl.ddl import create_table
-from etl.dialect import Dialect
-from etl.formats.ddl_forms import as_bytes
-from etl.formats.sql_text import quote_name
-from etl.restore.errors import VerifyError
-from etl.restore.files_folder import Folder, RestoredFile, crc_and_size
-from etl.restore.files_plan import FilesPlan
-from etl.restore.files_summary import FilesSummary
-from etl.settings import Settings
-from relay.jobs import CANCELLED, DONE, PAUSE, PAUSED, Done, Job, TableProgress
-from relay.jobs import Run as JobRun
-from upstream import tso
-from upstream.schema import Table
-from upstream.table_name import exactly
+from sluice.etl.changes.dialect import Dialect
+from sluice.etl.changes.formats.sql_text import quote_name
+from sluice.etl.changes.formats.table_fallbacks import as_bytes
+from sluice.etl.copy.copy_run import CopyStopRequested
+from sluice.etl.downstream.ddl import create_table
+from sluice.etl.history.as_of import Fingerprint, PlanExecutor, TimeTravelQuery, fingerprint, tables_as_of
+from sluice.etl.history.as_of.output import TableOutput, broken_columns, file_name, open_output_at, with_file_name
+from sluice.etl.restore.errors import RestoreMismatchError
+from sluice.etl.restore.files_folder import RestoredFile, RestoreFolder, crc_and_size
+from sluice.etl.restore.files_plan import FilesPlan
+from sluice.etl.restore.files_summary import FilesSummary
+from sluice.etl.settings import Settings
+from sluice.relay.jobs import CANCELLED, DONE, PAUSE, PAUSED, Job, JobCounts, TableProgress
+from sluice.relay.jobs import JobRun as JobRun
+from sluice.tidb import tso
+from sluice.tidb.schema import Table
+from sluice.tidb.table_name import exactly
 
-__all__ = ["FilesRun"]
+__all__ = ["FilesRestoreJob"]
 
-_AT_A_TIME = 50
+_TABLES_PER_QUERY = 50
 """So many tables are computed, and have their files open, at a time."""
-_SERVER = Dialect.of("8.0.36")
+_SERVER = Dialect.from_version("8.0.36")
 
 
-class FilesRun:
+class FilesRestoreJob:
     """One run of the job, in this process. Raises RestoreError for a folder with something else in it, VerifyError,
     LeaseLostError, FolderHeldError, AsOfError, relay errors, SparkError, OSError.
     """
 
-    def __init__(self, settings: Settings, job: Job, run: JobRun, plan: FilesPlan, compute: Run | None) -> None:
+    def __init__(
+        self, settings: Settings, job: Job, run: JobRun, plan: FilesPlan, compute: PlanExecutor | None
+    ) -> None:
         """`compute`: where tables are computed, Spark if None."""
         self._settings = settings
         self._job = job
         self._run = run
         self._plan = plan
         self._compute = compute
-        self._folder = Folder(plan.request, plan.tables, self._check)
+        self._folder = RestoreFolder(plan.request, plan.tables, self._check)
         self._began = time.monotonic()
         self._made = 0
 
     def whole(self) -> FilesSummary:
         """All of it, up to where it is ordered to stop."""
         try:
-            self._border("looking at the folder")
+            self._check_stop("looking at the folder")
             self._folder.begin()
             left = [name for name in self._plan.tables if name not in self._folder.done]
-            self._run.begin_with({name: self._progress(name) for name in self._plan.tables})
-            for first in range(0, len(left), _AT_A_TIME):
-                self._portion(left[first : first + _AT_A_TIME])
-            self._border("writing down that it is done")
-        except Ordered:
+            self._run.set_totals({name: self._progress(name) for name in self._plan.tables})
+            for first in range(0, len(left), _TABLES_PER_QUERY):
+                self._compute_tables(left[first : first + _TABLES_PER_QUERY])
+            self._check_stop("writing down that it is done")
+        except CopyStopRequested:
             return self._stop()
         summary = self._summary(DONE)
         self._run.end(DONE, result=summary.to_json())
@@ -89,7 +91,7 @@ class FilesRun:
 
     def _progress(self, name: str) -> TableProgress:
         done = self._folder.done.get(name)
-        return TableProgress(Done(done.rows, done.bytes, 1) if done else Done(), 0, 1)
+        return TableProgress(JobCounts(done.rows, done.bytes, 1) if done else JobCounts(), 0, 1)
 
     def _summary(self, state: str) -> FilesSummary:
         tables = tuple(self._folder.done[name] for name in sorted(self._folder.done))
@@ -102,17 +104,17 @@ class FilesRun:
         self._run.look()
         self._run.check()
 
-    def _border(self, what: str = "") -> None:
+    def _check_stop(self, what: str = "") -> None:
         """Raises Ordered if the run is to end here, LeaseLostError."""
         self._run.check()
         if self._run.order is not None:
-            raise Ordered
+            raise CopyStopRequested
         if what:
             self._run.doing(what)
 
     # Some tables
 
-    def _portion(self, names: Sequence[str]) -> None:
+    def _compute_tables(self, names: Sequence[str]) -> None:
         """Write them, compare what was written, publish it."""
         request = self._plan.request
         globs = [exactly(name) for name in names]
@@ -120,7 +122,7 @@ class FilesRun:
         files = [file for name in names for file in (file_name(name, request.kind), file_name(name, "schema.sql"))]
         try:
             written, broken = self._written(past)
-            self._border("computing once more")
+            self._check_stop("computing once more")
             self._compare(written, past.fingerprints())
             made = [self._described(name, past, written[name], broken[name]) for name in names]
             self._folder.publish(made)
@@ -128,26 +130,26 @@ class FilesRun:
             self._folder.discard(files)
         self._made += len(made)
         for table in made:
-            self._run.did(table.name, Done(table.rows, table.bytes, 1))
+            self._run.did(table.name, JobCounts(table.rows, table.bytes, 1))
 
-    def _written(self, past: Past) -> tuple[dict[str, Fingerprint], dict[str, set[str]]]:
+    def _written(self, past: TimeTravelQuery) -> tuple[dict[str, Fingerprint], dict[str, set[str]]]:
         """Write the rows of each table; return what they are, and the columns with text that isn't UTF-8."""
         written = dict.fromkeys(past.tables, Fingerprint())
         broken: dict[str, set[str]] = {name: set() for name in past.tables}
-        self._border(f"writing {', '.join(sorted(written)[:3])}{' …' if len(written) > 3 else ''}")
+        self._check_stop(f"writing {', '.join(sorted(written)[:3])}{' …' if len(written) > 3 else ''}")
         with contextlib.ExitStack() as files:
             outputs = {name: files.enter_context(self._output(past, name)) for name in past.tables}
             rows = files.enter_context(contextlib.closing(past.rows()))
             for name, batch in rows:
-                self._border()
+                self._check_stop()
                 outputs[name].write(batch)
                 broken[name] |= broken_columns(batch)
                 written[name] += fingerprint(past.tables[name].table, [batch])
         return written, broken
 
-    def _output(self, past: Past, name: str) -> AbstractContextManager[Output]:
+    def _output(self, past: TimeTravelQuery, name: str) -> AbstractContextManager[TableOutput]:
         kind, schema = self._plan.request.kind, past.row_schemas()[name]
-        return output_at(self._partial(name), kind, schema, past.tables[name].table)
+        return open_output_at(self._partial(name), kind, schema, past.tables[name].table)
 
     def _partial(self, name: str, ending: str = "") -> Path:
         return self._folder.partial(file_name(name, ending or self._plan.request.kind))
@@ -155,17 +157,17 @@ class FilesRun:
     def _compare(self, written: Mapping[str, Fingerprint], expected: Mapping[str, Fingerprint]) -> None:
         for name, found in written.items():
             if found != expected[name]:
-                raise VerifyError(
+                raise RestoreMismatchError(
                     f"{name}: {found} were written, and {expected[name]} computed once more",
                     way_out=f"`sluice jobs resume {self._job.id}` computes it anew; if it says so again, it is a defect"
                     " of Sluice",
                 )
 
-    def _described(self, name: str, past: Past, found: Fingerprint, broken: Collection[str]) -> RestoredFile:
+    def _described(self, name: str, past: TimeTravelQuery, found: Fingerprint, broken: Collection[str]) -> RestoredFile:
         """Return the table, with its definition written."""
         table = past.tables[name]
         path = self._partial(name, "schema.sql")
-        with naming(path):
+        with with_file_name(path):
             path.write_text(_definition(table.table, self._plan.request.until, broken), encoding="utf-8")
         crc, size = crc_and_size(self._partial(name))
         file = file_name(name, self._plan.request.kind)

@@ -11,27 +11,27 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from etl.formats.ddl_partitions import plain_name
-from etl.prepare import WindowDocument
-from etl.recorded_schema import RecordedSchema
-from etl.rules import is_internal_table
-from relay import Window
-from upstream import tso
-from upstream.ddl_actions import Action
-from upstream.ddl_job import DdlJob
-from upstream.folded import folded
-from upstream.history import SYSTEM_SCHEMAS
-from upstream.schema import Schema, Table
-from upstream.table_name import fits, full_name
+from sluice.etl.changes.formats.ddl_partitions import plain_name
+from sluice.etl.changes.planning import WindowPayload
+from sluice.etl.changes.recorded_schema import RecordedSchema
+from sluice.etl.changes.rules import is_internal_table
+from sluice.relay import WindowRecord
+from sluice.tidb import tso
+from sluice.tidb.ddl_actions import Action
+from sluice.tidb.ddl_job import DdlJob
+from sluice.tidb.folded import folded
+from sluice.tidb.history import SYSTEM_SCHEMAS
+from sluice.tidb.schema import Schema, Table
+from sluice.tidb.table_name import fits, full_name
 
-__all__ = ["Family", "Lineage", "Name", "missing_references", "unmatched"]
+__all__ = ["Name", "RestoreGroup", "TableLineage", "missing_references", "unmatched"]
 
 Name = tuple[str, str]
 """A schema and a table as they are written upstream."""
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class RestoreGroup:
     """The tables that are asked for, and those that they can't be restored without. `ids`: of tables and of what they
     were; `names`: all they had; `ddls`: the DDL about them, in order.
     """
@@ -49,7 +49,7 @@ class Family:
 
 
 @dataclass(slots=True)
-class Lineage:
+class TableLineage:
     """The schema from `since` on, moved on by windows. `oldest`: where the log of windows begins (TSO)."""
 
     since: int
@@ -67,7 +67,7 @@ class Lineage:
     _known: set[int] = field(default_factory=set)
 
     @classmethod
-    def of(cls, since: int, oldest: int, tables: Iterable[Table], schemas: Iterable[Schema]) -> Lineage:
+    def from_snapshot(cls, since: int, oldest: int, tables: Iterable[Table], schemas: Iterable[Schema]) -> TableLineage:
         """From a base's tables and databases; or from none, where the log of windows begins."""
         begun = {table.id: table for table in tables}
         made = cls(since, oldest, begun, {schema.id: schema for schema in schemas}, dict(begun))
@@ -76,11 +76,11 @@ class Lineage:
             made._note(table)
         return made
 
-    def follow(self, windows: Iterable[Window], until: int) -> None:
+    def follow(self, windows: Iterable[WindowRecord], until: int) -> None:
         """Go on through the windows' DDL up to `until` (TSO). Raises RelayGapError, RelayCorruptError."""
         for window in windows:
-            schema = RecordedSchema.of(window)
-            for table_id, table in self._there(schema).items():
+            schema = RecordedSchema.from_window(window)
+            for table_id, table in self._tables_at_beginning(schema).items():
                 if table is not None and table_id not in self._known and not is_internal_table(table_id):
                     self._known.add(table_id)
                     self.unknown[table_id] = self.now[table_id] = table
@@ -91,7 +91,7 @@ class Lineage:
             if schema.ddls:
                 self._check_began(window, until)
 
-    def _there(self, schema: RecordedSchema) -> Mapping[int, Table | None]:
+    def _tables_at_beginning(self, schema: RecordedSchema) -> Mapping[int, Table | None]:
         """Return a window's tables as of its beginning, or as of `since` if that lies in the window."""
         tables = dict(schema.tables)
         for ddl in schema.ddls:
@@ -112,8 +112,8 @@ class Lineage:
                 self.now[table_id] = table
                 self._note(table)
 
-    def _check_began(self, window: Window, until: int) -> None:
-        for commit_ts, began_ts in WindowDocument.of(window, self.since, until).began_before().items():
+    def _check_began(self, window: WindowRecord, until: int) -> None:
+        for commit_ts, began_ts in WindowPayload.from_window(window, self.since, until).ddl_started_before().items():
             if began_ts < self.oldest:
                 self.problems.append(
                     f"the DDL at commit_ts {commit_ts} began at {tso.text(began_ts)}, before the oldest window that is"
@@ -123,12 +123,12 @@ class Lineage:
     def _note(self, table: Table) -> None:
         self._names[table.id].add((table.schema_name, table.name))
 
-    def family(self, globs: Sequence[str]) -> Family:
+    def family(self, globs: Sequence[str]) -> RestoreGroup:
         """What fits one of the globs now (() is all of it), and what that needs."""
-        wanted = [table for table in self.now.values() if _fits(table, globs)]
+        wanted = [table for table in self.now.values() if _matches_any(table, globs)]
         asked = [table for table in wanted if table.is_base_table]
-        ids = self._related({table.id for table in asked})
-        return Family(
+        ids = self._related_tables({table.id for table in asked})
+        return RestoreGroup(
             asked=tuple(sorted(asked, key=lambda table: (table.schema_name, table.name))),
             others=tuple(sorted((t for t in wanted if not t.is_base_table), key=lambda t: (t.is_view, t.id))),
             ids=frozenset(ids),
@@ -142,7 +142,7 @@ class Lineage:
         """Tables whose rows have become others'."""
         return {i for ddl in self.ddls if ddl.type == Action.EXCHANGE_PARTITION for i in ddl.effect.tables}
 
-    def _related(self, ids: set[int]) -> set[int]:
+    def _related_tables(self, ids: set[int]) -> set[int]:
         """These, and those that have had one of their names, or their rows."""
         of_name: defaultdict[Name, set[int]] = defaultdict(set)
         for table_id, names in self._names.items():
@@ -167,19 +167,19 @@ class Lineage:
         return found
 
 
-def _fits(table: Table, globs: Sequence[str]) -> bool:
+def _matches_any(table: Table, globs: Sequence[str]) -> bool:
     if folded(table.schema_name) in SYSTEM_SCHEMAS or is_internal_table(table.id):
         return False
     return not globs or any(fits(table.full_name, glob) for glob in globs)
 
 
-def unmatched(globs: Iterable[str], family: Family) -> list[str]:
+def unmatched(globs: Iterable[str], family: RestoreGroup) -> list[str]:
     """The globs that nothing fits."""
     names = [table.full_name for table in (*family.asked, *family.others)]
     return [glob for glob in globs if not any(fits(name, glob) for name in names)]
 
 
-def missing_references(family: Family) -> Mapping[str, list[str]]:
+def missing_references(family: RestoreGroup) -> Mapping[str, list[str]]:
     """By table that is asked for, the tables that its foreign keys refer to and that aren't asked for."""
     there = {(folded(table.schema_name), folded(table.name)) for table in family.asked}
     found: dict[str, list[str]] = {}

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
-from etl.copy.plan import CopyPlan
-from etl.restore.lineage import Name
-from upstream import tso
-from upstream.schema import Schema, Table
+from sluice.etl.copy.plan import CopyPlan
+from sluice.etl.restore.lineage import Name
+from sluice.tidb import tso
+from sluice.tidb.schema import Schema, Table
 
-__all__ = ["Cost", "RestorePlan"]
+__all__ = ["RestoreCost", "RestorePlan"]
 
-_SHOWN = 20
+_MAX_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class RestoreCost:
     """`base_rows` with `base_bytes` (in memory) are loaded, and `changes` applied, which lie in `log_bytes` of files.
     `disk_bytes` are needed where it is written to; `seconds` at the pace of the last restore, or of two cores.
     """
@@ -33,7 +33,7 @@ class Cost:
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
     """`since` (TSO) is where the base is, or where the log of windows begins without one; `base` its id, "" for none.
-    `ids` (but for those in `without_rows`) and `names` as in `etl.restore.lineage.Family`.
+    `ids` (but for those in `without_rows`) and `names` as in `sluice.etl.restore.lineage.RestoreGroup`.
     """
 
     until: int
@@ -59,7 +59,7 @@ class RestorePlan:
     unarchived: int = 0
     """Of them, how many are landed and not archived yet."""
     ddls: tuple[str, ...] = ()
-    cost: Cost = Cost()
+    cost: RestoreCost = RestoreCost()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -79,8 +79,8 @@ class RestorePlan:
             f"load     {cost.base_rows:,} rows, {cost.base_bytes / 1e6:,.1f} MB, in {len(self.copy.chunks)} chunks",
             f"apply    {cost.changes:,} row changes of {self.windows:,} windows, {cost.log_bytes / 1e6:,.1f} MB"
             + (f"; {self.unarchived:,} windows are archived first" if self.unarchived else ""),
-            *(f"ddl      {ddl}" for ddl in self.ddls[:_SHOWN]),
-            *([f"ddl      and {len(self.ddls) - _SHOWN} more"] if len(self.ddls) > _SHOWN else []),
+            *(f"ddl      {ddl}" for ddl in self.ddls[:_MAX_SHOWN]),
+            *([f"ddl      and {len(self.ddls) - _MAX_SHOWN} more"] if len(self.ddls) > _MAX_SHOWN else []),
             f"disk     about {cost.disk_bytes / 1e6:,.0f} MB",
             f"takes    about {_duration(cost.seconds)}",
         ]
@@ -114,7 +114,7 @@ class RestorePlan:
                 "schemas": tuple(map(Schema.from_json, document["schemas"])),
                 "names": tuple((schema, table) for schema, table in document["names"]),
                 "replaced": tuple((schema, table) for schema, table in document["replaced"]),
-                "cost": Cost(**document["cost"]),
+                "cost": RestoreCost(**document["cost"]),
             }
         )
 

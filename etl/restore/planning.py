@@ -5,55 +5,55 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from etl.copy.definitions import Definitions
-from etl.copy.plan import CopyPlan, make_plan
-from etl.downstream import connected, is_same_server
-from etl.formats.base_columns import lacking
-from etl.restore.errors import RestoreError
-from etl.restore.lineage import Family, Lineage, Name, missing_references, unmatched
-from etl.restore.pace import Pace
-from etl.restore.past import Past
-from etl.restore.plan import Cost, RestorePlan
-from etl.restore.request import Request
-from etl.restore.rows_gone import decided_about, left_empty
-from etl.restore.there import Held, look
-from etl.settings import Settings
-from relay.jobs import Jobs
-from upstream import tso
-from upstream.folded import folded
-from upstream.table_name import exactly, fits, full_name
+from sluice.etl.changes.formats.base_columns import columns_lacking_in_snapshot
+from sluice.etl.copy.definitions import SourceSchema
+from sluice.etl.copy.plan import CopyPlan, make_copy_plan
+from sluice.etl.downstream import is_same_server, open_session
+from sluice.etl.restore.emptied_tables import emptied_tables, overridden_commits
+from sluice.etl.restore.errors import RestoreError
+from sluice.etl.restore.estimate import TimeEstimate
+from sluice.etl.restore.lineage import Name, RestoreGroup, TableLineage, missing_references, unmatched
+from sluice.etl.restore.plan import RestoreCost, RestorePlan
+from sluice.etl.restore.request import RestoreRequest
+from sluice.etl.restore.sources import RestoreSources
+from sluice.etl.restore.target_inspection import TargetState, inspect_target
+from sluice.etl.settings import Settings
+from sluice.relay.jobs import Jobs
+from sluice.tidb import tso
+from sluice.tidb.folded import folded
+from sluice.tidb.table_name import exactly, fits, full_name
 
 __all__ = ["plan_restore", "plan_with"]
 
-_ROOM = 1.5
+_DISK_SPACE_FACTOR = 1.5
 """Of rows in a database, to their size in memory: what pages leave free, and keys."""
-_STATEMENT = 200
+_MAX_STATEMENT_CHARS = 200
 
 
-def plan_restore(settings: Settings, request: Request) -> RestorePlan:
+def plan_restore(settings: Settings, request: RestoreRequest) -> RestorePlan:
     """What the request comes to, and in `problems` what hinders it. Raises RestoreError when not even that can be
     known, SettingsError, DownstreamError, RelayError, OSError.
     """
     request.check()
     request = request.with_end(settings.open_relay())
 
-    def planned(past: Past) -> tuple[RestorePlan, bool]:
-        planner = _Planner(settings, request, past)
+    def planned(past: RestoreSources) -> tuple[RestorePlan, bool]:
+        planner = _RestorePlanner(settings, request, past)
         return planner.plan(), planner.is_base_lacking
 
-    return Past.of(settings.archive_url, settings.relay.url, request.until).planned(planned)
+    return RestoreSources.open(settings.archive_url, settings.relay.url, request.until).plan_with_fallback(planned)
 
 
-def plan_with(settings: Settings, request: Request, past: Past) -> RestorePlan:
+def plan_with(settings: Settings, request: RestoreRequest, past: RestoreSources) -> RestorePlan:
     """As `plan_restore`, from this past."""
-    return _Planner(settings, request, past).plan()
+    return _RestorePlanner(settings, request, past).plan()
 
 
-class _Planner:
-    def __init__(self, settings: Settings, request: Request, past: Past) -> None:
+class _RestorePlanner:
+    def __init__(self, settings: Settings, request: RestoreRequest, past: RestoreSources) -> None:
         self._settings = settings
         self._request = request
-        self._past = past
+        self._sources = past
         self._own = request.server(settings)
         self._schemas: set[str] = set()
         self._without_rows: frozenset[int] = frozenset()
@@ -63,15 +63,15 @@ class _Planner:
         """Whether the base doesn't hold all that was asked for: an older one may."""
 
     def plan(self) -> RestorePlan:
-        past, request = self._past, self._request
+        past, request = self._sources, self._request
         if self._own.downstream.type != "mysql":
             raise RestoreError(
                 f"[downstream] type is {self._own.downstream.type}: a database is restored to a database"
             )
         lineage = past.lineage()
         family = lineage.family(request.tables)
-        self._without_rows = left_empty(family, decided_about(self._settings, past.since, request.until))
-        self._look_at(family, lineage)
+        self._without_rows = emptied_tables(family, overridden_commits(self._settings, past.since, request.until))
+        self._inspect(family, lineage)
         self._schemas = {table.schema_name for table in lineage.now.values()}
         own = request.settings(self._settings, "-", family.names)
         targets = self._targets(family)
@@ -91,7 +91,9 @@ class _Planner:
             without_rows=tuple(sorted(self._without_rows)),
             replaced=tuple(name for name in held.tables if self._may_replace(name)),
             new_schemas=tuple(held.new_schemas),
-            ddls=tuple(f"{tso.text(d.commit_ts)}: {' '.join(d.query.split())[:_STATEMENT]}" for d in family.ddls),
+            ddls=tuple(
+                f"{tso.text(d.commit_ts)}: {' '.join(d.query.split())[:_MAX_STATEMENT_CHARS]}" for d in family.ddls
+            ),
         )
         made = self._with_cost(made)
         return replace(
@@ -102,7 +104,7 @@ class _Planner:
 
     # What is asked for
 
-    def _look_at(self, family: Family, lineage: Lineage) -> None:
+    def _inspect(self, family: RestoreGroup, lineage: TableLineage) -> None:
         self._problems += lineage.problems
         for glob in unmatched(self._request.tables, family):
             self._problems.append(f"--table {glob}: no table had such a name at {tso.text(self._request.until)}")
@@ -111,47 +113,50 @@ class _Planner:
         lost = sorted(lineage.unknown[i].full_name for i in family.ids & lineage.unknown.keys())
         self.is_base_lacking |= bool(lost or unmatched(self._request.tables, family))
         if lost:
-            where = f"the base {self._past.base.id} doesn't hold them" if self._past.base else "there is no base"
+            where = f"the base {self._sources.base.id} doesn't hold them" if self._sources.base else "there is no base"
             self._problems.append(
-                f"{_some(lost)}: there before {tso.text(self._past.since)}, and {where}, so their rows can't be told:"
+                f"{_abbreviate(lost)}: there before {tso.text(self._sources.since)}, and {where}, so their rows can't"
+                f" be"
+                f" told:"
                 " leave them out with --table, or make a base (`sluice base make`) and take a moment after it"
             )
         for table, others in missing_references(family).items():
-            self._notes.append(f"{table} has foreign keys to {_some(others)}, which isn't restored with it")
+            self._notes.append(f"{table} has foreign keys to {_abbreviate(others)}, which isn't restored with it")
         asked = {table.id for table in family.asked}
         empty = sorted({table.full_name for table in family.begun if table.id in self._without_rows})
         if empty:
             self._notes.append(
-                f"{_some(empty)}: made without rows, as they are gone by then; DDL between needs the table"
+                f"{_abbreviate(empty)}: made without rows, as they are gone by then; DDL between needs the table"
             )
         more = sorted(table.full_name for table in family.begun if table.id not in asked | self._without_rows)
         if more:
             self._notes.append(
-                f"{_some(more)}: loaded too, as they had the name or the rows of what is asked for; removed in the end"
+                f"{_abbreviate(more)}: loaded too, as they had the name or the rows of what is asked for; removed in"
+                f" the end"
             )
 
-    def _copy(self, family: Family, lineage: Lineage, own: Settings) -> CopyPlan:
+    def _copy(self, family: RestoreGroup, lineage: TableLineage, own: Settings) -> CopyPlan:
         """What of the base is loaded."""
-        past, source = self._past, self._past.source()
+        past, source = self._sources, self._sources.source()
         if source is None or past.base is None:
             return CopyPlan(past.since, 0)
         known = {table.id for table in source.definitions().tables}
         tables = tuple(table for table in family.begun if table.id in known)
-        wanted = Definitions(past.since, past.base.schema_version, (), tables)
+        wanted = SourceSchema(past.since, past.base.schema_version, (), tables)
         if not tables:
             return CopyPlan(past.since, past.base.schema_version)
         source.left_empty = self._without_rows
         self.is_base_lacking |= any(
-            lacking(held)
+            columns_lacking_in_snapshot(held)
             for table in tables
             if table.id not in self._without_rows
             and (held := past.base.table(table.schema_name, table.name)) is not None
         )
-        return make_plan(source, wanted, own.filters, own.routes)
+        return make_copy_plan(source, wanted, own.filters, own.routes)
 
     # Where it goes
 
-    def _targets(self, family: Family) -> list[Name]:
+    def _targets(self, family: RestoreGroup) -> list[Name]:
         names = {*family.names, *((table.schema_name, table.name) for table in family.others)}
         try:
             return sorted({(self._request.target_schema(schema), table) for schema, table in names})
@@ -159,9 +164,9 @@ class _Planner:
             self._problems.append(str(error))
             return []
 
-    def _held(self, targets: list[Name]) -> Held:
-        with connected(self._own.downstream) as session:
-            held = look(session, targets)
+    def _held(self, targets: list[Name]) -> TargetState:
+        with open_session(self._own.downstream) as session:
+            held = inspect_target(session, targets)
             pipeline = self._settings.downstream
             beside = pipeline.type == "mysql" and (not self._request.target or is_same_server(session, pipeline))
         if beside:
@@ -170,10 +175,11 @@ class _Planner:
         if taken:
             shown = [full_name(schema, name) for schema, name in taken]
             self._problems.append(
-                f"{_some(shown)} {'is' if len(shown) == 1 else 'are'} there already: give another --into, or have them"
+                f"{_abbreviate(shown)} {'is' if len(shown) == 1 else 'are'} there already: give another --into, or"
+                f" have them"
                 f" replaced: {' '.join(f'--replace {name}' for name in shown[:3])}{' …' if len(shown) > 3 else ''}"
             )
-        for (schema, name), why in held.stuck.items():
+        for (schema, name), why in held.not_replaceable.items():
             if self._may_replace((schema, name)):
                 self._problems.append(f"{full_name(schema, name)} can't be replaced: {why}. Drop it first")
         return held
@@ -191,31 +197,32 @@ class _Planner:
         }
         if shared := sorted(targets & written):
             self._problems.append(
-                f"the pipeline replicates to the databases {_some(shared)} of this server: give another --into, such as"
+                f"the pipeline replicates to the databases {_abbreviate(shared)} of this server: give another --into,"
+                f" such as"
                 " {schema}_restored"
             )
 
     # What it takes
 
     def _with_cost(self, plan: RestorePlan) -> RestorePlan:
-        past = self._past
+        past = self._sources
         extent = past.extent(plan.ids)
-        rows, row_bytes = _base_of(plan, past)
-        jobs = Jobs.of(self._settings.open_relay())
-        pace = Pace.of(jobs.list())
-        cost = Cost(
+        rows, row_bytes = _snapshot_size(plan, past)
+        jobs = Jobs.for_pipeline(self._settings.open_relay())
+        pace = TimeEstimate.from_last_restore(jobs.list())
+        cost = RestoreCost(
             rows, row_bytes, extent.changes, extent.log_bytes,
-            round((row_bytes + extent.log_bytes * _UNPACKED) * _ROOM),
+            round((row_bytes + extent.log_bytes * _UNPACKED_FACTOR) * _DISK_SPACE_FACTOR),
             round(pace.seconds(rows, row_bytes, extent.changes, verify=self._request.verify), 1),
         )  # fmt: skip
         return replace(plan, windows=extent.windows, unarchived=extent.unarchived, cost=cost)
 
 
-_UNPACKED = 5
+_UNPACKED_FACTOR = 5
 """A row in a database to its share of a file of the archive."""
 
 
-def _base_of(plan: RestorePlan, past: Past) -> tuple[int, int]:
+def _snapshot_size(plan: RestorePlan, past: RestoreSources) -> tuple[int, int]:
     """How many rows of the base are loaded, and their bytes in memory."""
     if past.base is None:
         return 0, 0
@@ -224,12 +231,12 @@ def _base_of(plan: RestorePlan, past: Past) -> tuple[int, int]:
     return sum(rows.get((table.schema_name, table.name), 0) for table in loaded), plan.copy.bytes
 
 
-def _databases(request: Request, family: Family) -> str:
+def _databases(request: RestoreRequest, family: RestoreGroup) -> str:
     """Return the names of the databases that tables go to, for people."""
     names = sorted({request.into.replace("{schema}", t.schema_name) for t in (*family.asked, *family.others)})
-    return f"database{'' if len(names) == 1 else 's'} {_some(names or [request.into])}"
+    return f"database{'' if len(names) == 1 else 's'} {_abbreviate(names or [request.into])}"
 
 
-def _some(names: Iterable[str]) -> str:
+def _abbreviate(names: Iterable[str]) -> str:
     shown = list(names)
     return f"{', '.join(shown[:10])}{f' and {len(shown) - 10} more' if len(shown) > 10 else ''}"

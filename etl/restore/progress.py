@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relay.jobs import Done, TableProgress
+from sluice.relay.jobs import JobCounts, TableProgress
 
 __all__ = ["CHANGES", "table_progress"]
 
@@ -12,4 +12,4 @@ CHANGES = "row changes"
 
 def table_progress(size: int) -> dict[str, TableProgress]:
     """What there is to be applied: `size` bytes of the archive's files."""
-    return {CHANGES: TableProgress(Done(), size)}
+    return {CHANGES: TableProgress(JobCounts(), size)}

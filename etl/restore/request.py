@@ -6,26 +6,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
-from etl.restore.errors import RestoreError
-from etl.rules import SchemaPattern, exactly
-from etl.settings import Settings, with_target
-from relay import RelayLog
+from sluice.etl.changes.rules import SchemaPattern, filter_for_tables
+from sluice.etl.restore.errors import RestoreError
+from sluice.etl.settings import Settings, with_target
+from sluice.relay import RelayLog
 
-__all__ = ["SAME_SERVER_INTO", "Request"]
+__all__ = ["SAME_SERVER_INTO", "RestoreRequest"]
 
 SAME_SERVER_INTO = "{schema}_restored"
-_LONGEST_NAME = 64
+_MAX_NAME_CHARS = 64
 _MAX_ROWS, _MAX_BYTES = 100_000, 64 << 20
 """Of a batch of changes, at least: nobody waits for the first of them, and more cancel out in larger ones."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RestoreRequest:
     """Everything that was committed through `until` (TSO; 0: all that is landed when it is asked for), of
     the tables that fit one of `tables` then (globs of ``schema.table``; () for all), into databases whose names `into`
     makes of the upstream's, on the server of `target`,
-    see `etl.settings.read_target` ({}: the pipeline's own). `replacing`: tables there, by their full names, that are
-    there already and are to be replaced. `verify`: compare every table with the state that Spark computes.
+    see `sluice.etl.settings.read_target` ({}: the pipeline's own). `replacing`: tables there, by their full names, that
+    are there already and are to be replaced. `verify`: compare every table with the state that Spark computes.
     """
 
     until: int
@@ -35,12 +35,12 @@ class Request:
     replacing: tuple[str, ...] = ()
     verify: bool = True
 
-    def with_end(self, relay: RelayLog) -> Request:
+    def with_end(self, relay: RelayLog) -> RestoreRequest:
         """With `until` as it is now."""
         last = None if self.until else relay.last()
         return self if last is None else replace(self, until=last.hi)
 
-    def is_same(self, other: Request) -> bool:
+    def is_same(self, other: RestoreRequest) -> bool:
         """Whether this is what was asked for before; without an end of its own it is the one that was found then."""
         return self == (other if self.until else replace(other, until=0))
 
@@ -55,8 +55,8 @@ class Request:
     def target_schema(self, schema: str) -> str:
         """Where the tables of an upstream's database go. Raises RestoreError for what no server takes for a name."""
         name = self.into.replace("{schema}", schema)
-        if len(name) > _LONGEST_NAME:
-            raise RestoreError(f"{schema} would become {name}, which has more than {_LONGEST_NAME} characters")
+        if len(name) > _MAX_NAME_CHARS:
+            raise RestoreError(f"{schema} would become {name}, which has more than {_MAX_NAME_CHARS} characters")
         return name
 
     def server(self, pipeline: Settings) -> Settings:
@@ -73,7 +73,7 @@ class Request:
             own.apply, max_rows=max(own.apply.max_rows, _MAX_ROWS), max_bytes=max(own.apply.max_bytes, _MAX_BYTES)
         )
         routes = SchemaPattern.of(self.into)
-        filters = exactly(names, (pipeline.downstream.checkpoint_schema, pipeline.downstream.recycle_schema))
+        filters = filter_for_tables(names, (pipeline.downstream.checkpoint_schema, pipeline.downstream.recycle_schema))
         return replace(own, downstream=downstream, apply=limits, filters=filters, routes=routes, ignored_ts=frozenset())
 
     def to_json(self) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """A run of a restore's job: what is done, stage by stage; each finds what a process before this one has done.
 
-1. what is landed and not archived is archived; what is to be replaced is set aside: `etl.restore.scratch`
-2. the base is loaded, as a bootstrap does it: tables, rows, indexes, the checkpoint: `etl.restore.load`
-3. the archive is applied from there, as replication does it, from checkpoint to checkpoint: `etl.restore.apply_log`
-4. what wasn't asked for goes, views and sequences come; every table is verified
-5. the result is written down; then the scratch database goes, and with it what was replaced
+1. what is landed and not archived is archived; what is to be replaced is set aside: `sluice.etl.restore.scratch`
+2. the base is loaded, as a bootstrap does it: tables, rows, indexes, the checkpoint: `sluice.etl.restore.load_snapshot`
+3. the archive is applied from there, as replication does it, from checkpoint to checkpoint:
+`sluice.etl.restore.replay_log` 4. what wasn't asked for goes, views and sequences come; every table is verified 5. the
+result is written down; then the scratch database goes, and with it what was replaced
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
-from etl.apply import PastRange
-from etl.archive import archive_through
-from etl.copy import Progress
-from etl.copy.asked import Asked
-from etl.copy.base_source import BaseSource
-from etl.copy.copy_run import Ordered, Place
-from etl.copy.definitions import Definitions
-from etl.copy.load_files import remove_files
-from etl.downstream import CheckpointTable, MySQLSession
-from etl.restore.apply_log import apply_log
-from etl.restore.ending import make_others, remove_more
-from etl.restore.lineage import Name
-from etl.restore.load import LoadBase
-from etl.restore.pace import Pace
-from etl.restore.plan import RestorePlan
-from etl.restore.request import Request
-from etl.restore.rows_gone import check_decisions, decided_about
-from etl.restore.scratch import Scratch, scratch_schema
-from etl.restore.summary import RestoreSummary, Verified
-from etl.restore.verify import verify
-from etl.restore.ways import Ways
-from etl.settings import Settings
-from relay.archive import Archive, ArchiveLog
-from relay.jobs import CANCELLED, DONE, PAUSE, PAUSED, Job, Run
-from relay.storage import open_storage
-from relay.url import folder_of
+from sluice.etl.apply import ReplayRange
+from sluice.etl.copy import CopyProgressCounts
+from sluice.etl.copy.copy_run import CopyStopRequested, CopyTarget
+from sluice.etl.copy.definitions import SourceSchema
+from sluice.etl.copy.snapshot_source import SnapshotSource
+from sluice.etl.copy.spec import BootstrapSpec
+from sluice.etl.copy.staged_loads import remove_files
+from sluice.etl.downstream import CheckpointTable, MySQLSession
+from sluice.etl.history.archive import archive_through
+from sluice.etl.restore.emptied_tables import check_overrides, overridden_commits
+from sluice.etl.restore.estimate import TimeEstimate
+from sluice.etl.restore.executor import RestoreExecutor
+from sluice.etl.restore.finalize import create_views_and_sequences, drop_unrequested
+from sluice.etl.restore.lineage import Name
+from sluice.etl.restore.load_snapshot import LoadSnapshot
+from sluice.etl.restore.plan import RestorePlan
+from sluice.etl.restore.replay_log import replay_log
+from sluice.etl.restore.request import RestoreRequest
+from sluice.etl.restore.scratch import ScratchSchema, scratch_schema_name
+from sluice.etl.restore.summary import RestoreSummary, RestoreVerification
+from sluice.etl.restore.verify import verify_restored
+from sluice.etl.settings import Settings
+from sluice.relay.archive import Archive, ArchiveLog
+from sluice.relay.jobs import CANCELLED, DONE, PAUSE, PAUSED, Job, JobRun
+from sluice.relay.storage import open_storage
+from sluice.relay.url import folder_of
 
 __all__ = ["RestoreRun"]
 
 log = logging.getLogger("sluice.restore")
 
-_STILL_RUNNING_S = 60.0
-_RESTORED = "restored.json"
-_ENOUGH = 200_000
+_LOCK_TIMEOUT_S = 60.0
+_RESULT_FILE = "restored.json"
+_MIN_SAMPLE_ROWS = 200_000
 """So many rows or changes tell how fast a machine is."""
 
 
@@ -57,38 +57,43 @@ class RestoreRun:
     """One run, in this process. Raises RestoreError, VerifyError, LeaseLostError, and as loading and applying do."""
 
     def __init__(
-        self, settings: Settings, job: Job, run: Run, plan: RestorePlan, on_progress: Callable[[Progress], None]
+        self,
+        settings: Settings,
+        job: Job,
+        run: JobRun,
+        plan: RestorePlan,
+        on_progress: Callable[[CopyProgressCounts], None],
     ) -> None:
         self._settings = settings
         self._job = job
         self._run = run
         self._plan = plan
-        self._show = on_progress
-        self._request = request = Request.from_json(job.spec.asked)
-        own = request.settings(settings, scratch_schema(job.spec.token), plan.names)
+        self._on_progress = on_progress
+        self._request = request = RestoreRequest.from_json(job.spec.asked)
+        own = request.settings(settings, scratch_schema_name(job.spec.token), plan.names)
         # What workers hand over lies where no other job looks.
         self._own = replace(own, relay=replace(own.relay, url=folder_of(settings.relay.url, f"restores/{job.id}")))
         self._session = MySQLSession(self._own.downstream)
-        self._checkpoint = CheckpointTable.of(self._session, self._own.downstream, plan.cluster_id)
-        self._scratch = Scratch(self._session, self._own.downstream.checkpoint_schema)
+        self._checkpoint = CheckpointTable.from_settings(self._session, self._own.downstream, plan.cluster_id)
+        self._scratch = ScratchSchema(self._session, self._own.downstream.checkpoint_schema)
         self._began = self._stage_began = time.monotonic()
         self._summary = RestoreSummary(job.id, plan.to, plan.until, len(plan.asked))
         self._stages: dict[str, float] = {}
 
-    def whole(self, ways: Ways) -> RestoreSummary:
+    def whole(self, ways: RestoreExecutor) -> RestoreSummary:
         """All of it, up to where it is ordered to stop."""
         try:
             self._connect()
-            kept = self._kept()
+            kept = self._load_result()
             if kept is None:
                 self._archive()
                 self._load(ways)
                 self._apply(ways)
                 self._end()
                 self._verify(ways)
-                kept = self._keep()
-            return self._over(kept)
-        except Ordered:
+                kept = self._save_result()
+            return self._finish(kept)
+        except CopyStopRequested:
             return self._stop()
         finally:
             self._session.close()
@@ -103,48 +108,48 @@ class RestoreRun:
     # Stages
 
     def _connect(self) -> None:
-        self._doing("connecting")
+        self._set_activity("connecting")
         self._session.connect()
-        if self._kept() is None:
+        if self._load_result() is None:
             self._checkpoint.create()
-            self._checkpoint.writer_lock().seize(self._session, _STILL_RUNNING_S)
+            self._checkpoint.writer_lock().acquire(self._session, _LOCK_TIMEOUT_S)
             self._scratch.begin(self._plan.replaced)
 
     def _archive(self) -> None:
         """Have everything archived that is to be applied."""
         last = Archive.open(self._settings.archive_url).last()
         if last is None or last.hi < self._plan.until:
-            self._doing("archiving what is landed")
+            self._set_activity("archiving what is landed")
             stopped = lambda: self._run.order is not None or self._run.is_lost  # noqa: E731
             archive_through(self._settings, self._plan.until, stop=stopped)
-            self._doing("archiving what is landed")
+            self._set_activity("archiving what is landed")
             self._stage("archive")
 
-    def _load(self, ways: Ways) -> None:
+    def _load(self, ways: RestoreExecutor) -> None:
         plan = self._plan
         wanted = {planned.table.schema_name for planned in plan.copy.tables}
         tables = tuple(planned.table for planned in plan.copy.tables)
         schemas = tuple(schema for schema in plan.schemas if schema.name in wanted)
-        definitions = Definitions(plan.since, plan.copy.schema_version, schemas, tables)
-        place: Place = self._own, definitions, self._checkpoint, self._session
-        made = LoadBase(place, (plan.copy, Asked({})), self._job, self._run, self._show)
+        definitions = SourceSchema(plan.since, plan.copy.schema_version, schemas, tables)
+        place: CopyTarget = self._own, definitions, self._checkpoint, self._session
+        made = LoadSnapshot(place, (plan.copy, BootstrapSpec({})), self._job, self._run, self._on_progress)
         made.log_bytes = plan.cost.log_bytes
-        source = BaseSource(self._settings.archive_url, plan.base, plan.since)
+        source = SnapshotSource(self._settings.archive_url, plan.base, plan.since)
         with ways.loads(self._own, source) as make:  # which nobody asks for anything without a base
             made.load(make)
         self._summary = replace(self._summary, base_rows=made.progress.rows, warnings=tuple(made.tables.warnings))
         self._stage("load")
 
-    def _apply(self, ways: Ways) -> None:
-        self._doing("applying row changes")
+    def _apply(self, ways: RestoreExecutor) -> None:
+        self._set_activity("applying row changes")
         self._session.close()  # applying has its own
         plan = self._plan
-        check_decisions(plan, decided_about(self._settings, plan.since, plan.until))
+        check_overrides(plan, overridden_commits(self._settings, plan.since, plan.until))
         windows = ArchiveLog.open(self._settings.archive_url, plan.ids)
         windows.pipeline = self._settings.open_relay().pipeline
         with ways.steps(self._own, windows.url, frozenset(plan.without_rows)) as prepare:
-            done = apply_log(
-                windows, PastRange(plan.since, plan.until),
+            done = replay_log(
+                windows, ReplayRange(plan.since, plan.until),
                 own=self._own, cluster_id=plan.cluster_id, job=self._job, run=self._run, prepare=prepare,
             )  # fmt: skip
         warnings = (*self._summary.warnings, *done.warnings)
@@ -153,32 +158,34 @@ class RestoreRun:
         if done.checkpoint < plan.until:
             self._run.look()
             self._run.check()
-            raise Ordered
+            raise CopyStopRequested
 
     def _end(self) -> None:
-        self._doing("removing what wasn't asked for")
+        self._set_activity("removing what wasn't asked for")
         self._session.connect()
-        self._checkpoint.writer_lock().seize(self._session, _STILL_RUNNING_S)
-        remove_more(self._scratch, self._targets(self._plan.names), self._targets(_names(self._plan)))
-        self._doing("making views and sequences")
-        warnings = make_others(self._session, self._own, self._plan.others, self._plan.until)
+        self._checkpoint.writer_lock().acquire(self._session, _LOCK_TIMEOUT_S)
+        drop_unrequested(self._scratch, self._targets(self._plan.names), self._targets(_names(self._plan)))
+        self._set_activity("making views and sequences")
+        warnings = create_views_and_sequences(self._session, self._own, self._plan.others, self._plan.until)
         self._summary = replace(self._summary, warnings=(*self._summary.warnings, *warnings))
 
-    def _verify(self, ways: Ways) -> None:
+    def _verify(self, ways: RestoreExecutor) -> None:
         if not self._request.verify:
-            self._summary = replace(self._summary, verified=Verified(note="nothing was verified, as was asked for"))
+            self._summary = replace(
+                self._summary, verified=RestoreVerification(note="nothing was verified, as was asked for")
+            )
             return
-        found = verify(self._settings, self._own, self._plan, self._doing, ways.past())
+        found = verify_restored(self._settings, self._own, self._plan, self._set_activity, ways.past())
         self._summary = replace(self._summary, verified=found)
         self._stage("verify")
 
-    def _over(self, kept: dict[str, Any]) -> RestoreSummary:
+    def _finish(self, kept: dict[str, Any]) -> RestoreSummary:
         """The tables are what was asked for, and that is written down: the rest goes."""
         self._run.check()
         self._clean()
         self._scratch.drop(self._plan.new_schemas)
         self._run.end(DONE, result=kept)
-        return RestoreSummary(**{**kept, "verified": Verified(**kept["verified"])})
+        return RestoreSummary(**{**kept, "verified": RestoreVerification(**kept["verified"])})
 
     # Orders
 
@@ -193,10 +200,10 @@ class RestoreRun:
         self._run.doing("taking back what was restored")
         self._session.connect()
         left: list[str] = []
-        if self._kept() is not None:  # it is done, and the order came too late: what was asked for is there
-            return self._over(self._kept() or {})
-        if self._scratch.is_there():
-            self._checkpoint.writer_lock().seize(self._session, _STILL_RUNNING_S)
+        if self._load_result() is not None:  # it is done, and the order came too late: what was asked for is there
+            return self._finish(self._load_result() or {})
+        if self._scratch.exists():
+            self._checkpoint.writer_lock().acquire(self._session, _LOCK_TIMEOUT_S)
             plan = self._plan
             names = {*plan.names, *((table.schema_name, table.name) for table in plan.others)}
             left = self._scratch.take_back(self._targets(sorted(names)), plan.replaced, plan.new_schemas)
@@ -208,14 +215,14 @@ class RestoreRun:
 
     # Inside
 
-    def _doing(self, what: str) -> None:
+    def _set_activity(self, what: str) -> None:
         """What comes next. Raises Ordered if the run is to end here, LeaseLostError."""
         self._run.look()
         self._run.check()
         if self._run.order is not None:
-            raise Ordered
+            raise CopyStopRequested
         self._run.doing(what)
-        self._show(Progress(doing=what))
+        self._on_progress(CopyProgressCounts(doing=what))
 
     def _stage(self, name: str) -> None:
         now = time.monotonic()
@@ -228,20 +235,20 @@ class RestoreRun:
     def _clean(self) -> None:
         remove_files(open_storage(self._own.relay.url))
 
-    def _kept(self) -> dict[str, Any] | None:
+    def _load_result(self) -> dict[str, Any] | None:
         """The result, if the tables are what was asked for."""
         try:
-            found: dict[str, Any] = json.loads(self._storage().read(self._job.ledger.path(_RESTORED)))
+            found: dict[str, Any] = json.loads(self._storage().read(self._job.files.path(_RESULT_FILE)))
         except FileNotFoundError:
             return None
         return found
 
-    def _keep(self) -> dict[str, Any]:
+    def _save_result(self) -> dict[str, Any]:
         self._run.check()
         seconds = round(time.monotonic() - self._began, 3)
         summary = replace(self._summary, seconds=seconds, stages_s=dict(self._stages))
-        document = asdict(replace(summary, pace=_pace(summary)))
-        self._storage().replace(self._job.ledger.path(_RESTORED), json.dumps(document).encode())
+        document = asdict(replace(summary, pace=_measured_rates(summary)))
+        self._storage().replace(self._job.files.path(_RESULT_FILE), json.dumps(document).encode())
         return document
 
     def _storage(self) -> Any:
@@ -252,14 +259,14 @@ def _names(plan: RestorePlan) -> list[Name]:
     return [(table.schema_name, table.name) for table in (*plan.asked, *plan.others)]
 
 
-def _pace(summary: RestoreSummary) -> dict[str, float]:
+def _measured_rates(summary: RestoreSummary) -> dict[str, float]:
     """How long a row and a change took, where there were enough of them."""
     found: dict[str, float] = {}
-    if summary.base_rows >= _ENOUGH:
+    if summary.base_rows >= _MIN_SAMPLE_ROWS:
         found |= {"a_row": summary.stages_s["load"] / summary.base_rows, "a_byte": 0.0}
-    if summary.changes >= _ENOUGH:
+    if summary.changes >= _MIN_SAMPLE_ROWS:
         found["a_change"] = summary.stages_s["apply"] / summary.changes
     inside = summary.base_rows + summary.changes
-    if summary.verified.rows and inside >= _ENOUGH:
-        found["verified"] = max(0.0, summary.stages_s["verify"] - Pace().a_verification) / inside
+    if summary.verified.rows and inside >= _MIN_SAMPLE_ROWS:
+        found["verified"] = max(0.0, summary.stages_s["verify"] - TimeEstimate().a_verification) / inside
     return found

@@ -10,30 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from etl.downstream import DownstreamError, MySQLSession
-from etl.formats.sql_text import quote_name
-from etl.restore.lineage import Name
-from etl.restore.there import look
-from upstream.table_name import full_name
+from sluice.etl.changes.formats.sql_text import quote_name
+from sluice.etl.downstream import DownstreamError, MySQLSession
+from sluice.etl.restore.lineage import Name
+from sluice.etl.restore.target_inspection import inspect_target
+from sluice.tidb.table_name import full_name
 
-__all__ = ["Scratch", "scratch_schema"]
+__all__ = ["ScratchSchema", "scratch_schema_name"]
 
-_BEGUN = "sluice_begun"
+_BEGUN_TABLE = "sluice_begun"
 
 
-def scratch_schema(token: str) -> str:
+def scratch_schema_name(token: str) -> str:
     """Of the job with that token."""
     return f"sluice_restore_{token}"
 
 
-class Scratch:
+class ScratchSchema:
     """The database `schema`. Every method commits, can be repeated after a crash, and raises DownstreamError."""
 
     def __init__(self, session: MySQLSession, schema: str) -> None:
         self._session = session
         self._schema = schema
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether the restore has written anything."""
         return bool(
             self._session.query("SELECT 1 FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s", (self._schema,))
@@ -41,17 +41,17 @@ class Scratch:
 
     def has_begun(self) -> bool:
         """Whether tables of the restore's names are its own."""
-        return bool(self._tables(_BEGUN))
+        return bool(self._tables(_BEGUN_TABLE))
 
     def begin(self, replaced: Sequence[Name]) -> None:
         """Set aside what is to be replaced; everything of the restore's names is its own from here on."""
         if self.has_begun():
             return
-        there = look(self._session, replaced).tables
+        there = inspect_target(self._session, replaced).tables
         for number, name in enumerate(replaced):
-            if name in there and not self._tables(_kept(number)):
-                self._session.execute(f"RENAME TABLE {_full(name)} TO {self._own(_kept(number))}")
-        self._session.execute(f"CREATE TABLE {self._own(_BEGUN)} (n INT) ENGINE=InnoDB")
+            if name in there and not self._tables(_kept_table_name(number)):
+                self._session.execute(f"RENAME TABLE {_full(name)} TO {self._own(_kept_table_name(number))}")
+        self._session.execute(f"CREATE TABLE {self._own(_BEGUN_TABLE)} (n INT) ENGINE=InnoDB")
 
     def take_back(self, made: Sequence[Name], replaced: Sequence[Name], new_schemas: Sequence[str]) -> list[str]:
         """Remove everything, and put back what was set aside; what could not be, in words."""
@@ -59,15 +59,17 @@ class Scratch:
         stays: list[str] = []
         if self.has_begun():
             self.remove(made)
-            self._session.execute(f"DROP TABLE {self._own(_BEGUN)}")  # what comes back isn't the restore's own
+            self._session.execute(f"DROP TABLE {self._own(_BEGUN_TABLE)}")  # what comes back isn't the restore's own
         for number, name in enumerate(replaced):
-            if self._tables(_kept(number)):
+            if self._tables(_kept_table_name(number)):
                 try:
-                    self._session.execute(f"RENAME TABLE {self._own(_kept(number))} TO {_full(name)}")
+                    self._session.execute(f"RENAME TABLE {self._own(_kept_table_name(number))} TO {_full(name)}")
                 except DownstreamError as error:
                     if error.transient:
                         raise
-                    stays.append(f"{self._schema}.{_kept(number)}, which was {full_name(*name)}: {error.message}")
+                    stays.append(
+                        f"{self._schema}.{_kept_table_name(number)}, which was {full_name(*name)}: {error.message}"
+                    )
         if not stays:
             self.drop(new_schemas)
         return stays
@@ -75,7 +77,7 @@ class Scratch:
     def remove(self, names: Sequence[Name]) -> None:
         """Drop the tables, views and sequences of these names, as far as they are there."""
         self._session.execute("SET SESSION foreign_key_checks = 0")
-        held = look(self._session, names)
+        held = inspect_target(self._session, names)
         for name in held.tables:
             self._session.execute(f"DROP {held.kinds[name]} IF EXISTS {_full(name)}")
 
@@ -97,7 +99,7 @@ class Scratch:
         return _full((self._schema, name))
 
 
-def _kept(number: int) -> str:
+def _kept_table_name(number: int) -> str:
     return f"replaced_{number}"
 
 

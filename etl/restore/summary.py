@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from relay.jobs import DONE
+from sluice.relay.jobs import DONE
 
-__all__ = ["RestoreSummary", "Verified"]
+__all__ = ["RestoreSummary", "RestoreVerification"]
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class RestoreVerification:
     """How the restored tables were verified: `tables` with `rows` were compared with the state that Spark computes
     from base and archive, and those of `with_tidb` with TiDB as it was at the moment; `note` says what wasn't, and why.
     """
@@ -37,9 +37,9 @@ class RestoreSummary:
     ddls: int = 0
     seconds: float = 0.0
     stages_s: Mapping[str, float] = field(default_factory=dict)
-    verified: Verified = Verified()
+    verified: RestoreVerification = RestoreVerification()
     pace: Mapping[str, float] = field(default_factory=dict)
-    """See `etl.restore.pace`: as this one went, as far as it tells."""
+    """See `sluice.etl.restore.estimate`: as this one went, as far as it tells."""
     warnings: tuple[str, ...] = ()
     state: str = DONE
     left: tuple[str, ...] = ()

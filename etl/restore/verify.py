@@ -7,48 +7,50 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from etl.asof import AsOfError, Fingerprint, fingerprint, tables_as_of
-from etl.asof.front import Run
-from etl.base.downstream_reader import DownstreamSnapshot
-from etl.base.downstream_rows import DownstreamTable
-from etl.copy import CopyError
-from etl.copy.source import Chunk
-from etl.copy.tidb_sql import TidbAddress, TidbSql
-from etl.restore.errors import VerifyError
-from etl.restore.plan import RestorePlan
-from etl.restore.summary import Verified
-from etl.settings import Settings
-from relay import SKIP
-from relay.archive import Archive
-from upstream.schema import Table
-from upstream.table_name import exactly
+from sluice.etl.copy import CopyError
+from sluice.etl.copy.source import SourceChunk
+from sluice.etl.copy.tidb_sql import TidbAddress, TidbSql
+from sluice.etl.history.as_of import AsOfError, Fingerprint, fingerprint, tables_as_of
+from sluice.etl.history.as_of.api import PlanExecutor
+from sluice.etl.history.snapshots.consistent_reader import ConsistentReader
+from sluice.etl.history.snapshots.downstream_rows import DownstreamTable
+from sluice.etl.restore.errors import RestoreMismatchError
+from sluice.etl.restore.plan import RestorePlan
+from sluice.etl.restore.summary import RestoreVerification
+from sluice.etl.settings import Settings
+from sluice.relay import SKIP
+from sluice.relay.archive import Archive
+from sluice.tidb.schema import Table
+from sluice.tidb.table_name import exactly
 
-__all__ = ["verify"]
+__all__ = ["verify_restored"]
 
-Doing = Callable[[str], None]
-_SHOWN = 5
+OnActivity = Callable[[str], None]
+_MAX_SHOWN = 5
 
 
-def verify(settings: Settings, own: Settings, plan: RestorePlan, doing: Doing, run: Run | None = None) -> Verified:
+def verify_restored(
+    settings: Settings, own: Settings, plan: RestorePlan, doing: OnActivity, run: PlanExecutor | None = None
+) -> RestoreVerification:
     """Compare the tables that were asked for. `run`: where the other state is computed, Spark unless something else is
     given; `doing` may raise what ends it. Raises VerifyError, which names the tables that differ; DownstreamError,
     BaseError, relay errors, SparkError.
     """
     notes: list[str] = []
     doing("computing what the tables were")
-    expected = _expected(settings, plan, notes, run)
+    expected = _expected_fingerprints(settings, plan, notes, run)
     found: dict[str, Fingerprint] = {}
-    with DownstreamSnapshot.open(own.downstream, plan.cluster_id, 1) as snapshot:
+    with ConsistentReader.open(own.downstream, plan.cluster_id, 1) as snapshot:
         for table in plan.asked:
             doing(f"verifying {table.full_name}")
             target = own.routes.target(table.schema_name, table.name)
             place = DownstreamTable(table, target.schema, target.table)
             found[table.full_name] = fingerprint(table, snapshot.rows(0, place))
     _compare(found, expected, "Spark computes from the archive")
-    with_tidb = _of_tidb(settings, plan, notes, doing)
+    with_tidb = _fingerprints_of_tidb(settings, plan, notes, doing)
     _compare(found, with_tidb, "TiDB had then")
     rows = sum(found[name].rows for name in expected)
-    return Verified(len(expected), rows, len(with_tidb), "; ".join(notes))
+    return RestoreVerification(len(expected), rows, len(with_tidb), "; ".join(notes))
 
 
 def _compare(found: Mapping[str, Fingerprint], expected: Mapping[str, Fingerprint], whose: str) -> None:
@@ -56,14 +58,16 @@ def _compare(found: Mapping[str, Fingerprint], expected: Mapping[str, Fingerprin
         f"{name} has {found[name]}, and {whose} {should}" for name, should in expected.items() if found[name] != should
     ]
     if wrong:
-        more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-        raise VerifyError(f"not what it was: {'; '.join(wrong[:_SHOWN])}{more}")
+        more = f"; and {len(wrong) - _MAX_SHOWN} more" if len(wrong) > _MAX_SHOWN else ""
+        raise RestoreMismatchError(f"not what it was: {'; '.join(wrong[:_MAX_SHOWN])}{more}")
 
 
-def _expected(settings: Settings, plan: RestorePlan, notes: list[str], run: Run | None) -> dict[str, Fingerprint]:
+def _expected_fingerprints(
+    settings: Settings, plan: RestorePlan, notes: list[str], run: PlanExecutor | None
+) -> dict[str, Fingerprint]:
     """By table, as far as they can be computed; why others can't is noted."""
     decisions = (
-        Archive.open(settings.archive_url).decisions_of(settings.open_relay().pipeline).list(plan.since, plan.until)
+        Archive.open(settings.archive_url).overrides_of(settings.open_relay().pipeline).list(plan.since, plan.until)
     )
     ddls = {int(ddl.split(" ", 1)[0]) for ddl in plan.ddls}
     if decided := sorted(one.commit_ts for one in decisions if one.commit_ts in ddls):
@@ -91,15 +95,17 @@ def _expected(settings: Settings, plan: RestorePlan, notes: list[str], run: Run 
         return found
 
 
-def _of_tidb(settings: Settings, plan: RestorePlan, notes: list[str], doing: Doing) -> dict[str, Fingerprint]:
+def _fingerprints_of_tidb(
+    settings: Settings, plan: RestorePlan, notes: list[str], doing: OnActivity
+) -> dict[str, Fingerprint]:
     """By table, if TiDB serves SQL and still has the moment; why not is noted."""
     if not settings.upstream.sql_host:
         return {}
-    source = TidbSql(TidbAddress.of(settings.upstream), plan.until)
+    source = TidbSql(TidbAddress.from_settings(settings.upstream), plan.until)
     found: dict[str, Fingerprint] = {}
     for table in plan.asked:
         doing(f"comparing {table.full_name} with TiDB")
-        whole = Chunk(table.schema_name, table.name, 0, {"key_low": None, "key_high": None}, 0)
+        whole = SourceChunk(table.schema_name, table.name, 0, {"key_low": None, "key_high": None}, 0)
         try:
             found[table.full_name] = fingerprint(table, source.read(whole, table))
         except CopyError as error:

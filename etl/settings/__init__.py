@@ -1,5 +1,5 @@
 """The settings files: `sluice.toml`, and a `drainer.toml` under the keys it has today. Which pipelines there are is in
-`etl.settings.pipelines`.
+`sluice.etl.settings.pipelines`.
 
 Names load on first use: DAG files ask only which pipelines there are, again and again.
 """
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from etl.first_use import on_first_use
+from sluice.etl.lazy_exports import lazy_getattr
 
 if TYPE_CHECKING:
-    from etl.settings.drainer_toml import read_drainer
-    from etl.settings.errors import SettingsError
-    from etl.settings.other_target import read_target, with_target
-    from etl.settings.pipeline_names import CONFIG_VARIABLE, FOLDER_VARIABLE
-    from etl.settings.sections import (
+    from sluice.etl.settings.drainer_toml import read_drainer
+    from sluice.etl.settings.errors import SettingsError
+    from sluice.etl.settings.other_target import read_target, with_target
+    from sluice.etl.settings.pipeline_names import CONFIG_VARIABLE, FOLDER_VARIABLE
+    from sluice.etl.settings.sections import (
         MODES,
         Apply,
         Archive,
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
         Window,
         downstream_name,
     )
-    from etl.settings.sinks import File, Kafka
-    from etl.settings.sluice_toml import load_settings, parse_settings
-    from etl.settings.spark import Spark
+    from sluice.etl.settings.sinks import File, Kafka
+    from sluice.etl.settings.sluice_toml import load_settings, parse_settings
+    from sluice.etl.settings.spark import Spark
 
 __all__ = [
     "CONFIG_VARIABLE",
@@ -59,31 +59,31 @@ __all__ = [
     "with_target",
 ]
 
-__getattr__ = on_first_use(
+__getattr__ = lazy_getattr(
     __name__,
     {
-        "read_drainer": "etl.settings.drainer_toml",
-        "SettingsError": "etl.settings.errors",
-        "read_target": "etl.settings.other_target",
-        "with_target": "etl.settings.other_target",
-        "MODES": "etl.settings.sections",
-        "Apply": "etl.settings.sections",
-        "Archive": "etl.settings.sections",
-        "Downstream": "etl.settings.sections",
-        "Quality": "etl.settings.sections",
-        "Relay": "etl.settings.sections",
-        "Settings": "etl.settings.sections",
-        "Spark": "etl.settings.spark",
-        "Target": "etl.settings.sections",
-        "Upstream": "etl.settings.sections",
-        "Verify": "etl.settings.sections",
-        "Window": "etl.settings.sections",
-        "downstream_name": "etl.settings.sections",
-        "File": "etl.settings.sinks",
-        "Kafka": "etl.settings.sinks",
-        "CONFIG_VARIABLE": "etl.settings.pipeline_names",
-        "FOLDER_VARIABLE": "etl.settings.pipeline_names",
-        "load_settings": "etl.settings.sluice_toml",
-        "parse_settings": "etl.settings.sluice_toml",
+        "read_drainer": "sluice.etl.settings.drainer_toml",
+        "SettingsError": "sluice.etl.settings.errors",
+        "read_target": "sluice.etl.settings.other_target",
+        "with_target": "sluice.etl.settings.other_target",
+        "MODES": "sluice.etl.settings.sections",
+        "Apply": "sluice.etl.settings.sections",
+        "Archive": "sluice.etl.settings.sections",
+        "Downstream": "sluice.etl.settings.sections",
+        "Quality": "sluice.etl.settings.sections",
+        "Relay": "sluice.etl.settings.sections",
+        "Settings": "sluice.etl.settings.sections",
+        "Spark": "sluice.etl.settings.spark",
+        "Target": "sluice.etl.settings.sections",
+        "Upstream": "sluice.etl.settings.sections",
+        "Verify": "sluice.etl.settings.sections",
+        "Window": "sluice.etl.settings.sections",
+        "downstream_name": "sluice.etl.settings.sections",
+        "File": "sluice.etl.settings.sinks",
+        "Kafka": "sluice.etl.settings.sinks",
+        "CONFIG_VARIABLE": "sluice.etl.settings.pipeline_names",
+        "FOLDER_VARIABLE": "sluice.etl.settings.pipeline_names",
+        "load_settings": "sluice.etl.settings.sluice_toml",
+        "parse_settings": "sluice.etl.settings.sluice_toml",
     },
 )

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from errors import RequestError
-from etl.rules import reads_otherwise
-from etl.settings.rules import is_event
+from sluice.errors import RequestError
+from sluice.etl.changes.rules import reads_otherwise
+from sluice.etl.settings.rules import is_event
 
 Document = dict[str, Any]
 
@@ -26,7 +26,7 @@ _NO_PORT = "the pipeline serves no port: its state is in Airflow, in the registr
 _ALWAYS = "every window goes through the relay log of [relay]"
 _PLANNED = "it is settled anew for each window"
 _SAME_PLACE = "the checkpoint is written by the session that writes the rows"
-_TOP: dict[str, str | tuple[str, str]] = {
+_TOP_LEVEL_KEYS: dict[str, str | tuple[str, str]] = {
     "pd-urls": ("upstream", "pd-urls"),
     "initial-commit-ts": ("upstream", "initial-commit-ts"),
     "node-id": "the pipeline has an entry of its own in the registry, see [upstream] node-id",
@@ -42,7 +42,7 @@ _TOP: dict[str, str | tuple[str, str]] = {
     "synced-check-time": "`sluice status` tells the lag",
     "cache-binlog-count": "memory is bounded by bytes, see [window] and [apply]",
 }
-_SYNCER: dict[str, str | tuple[str, str]] = {
+_SYNCER_KEYS: dict[str, str | tuple[str, str]] = {
     "ignore-txn-commit-ts": ("filter", "ignore-txn-commit-ts"),
     "ignore-schemas": ("filter", "ignore-schemas"),
     "ignore-table": ("filter", "ignore-table"),
@@ -60,7 +60,7 @@ _SYNCER: dict[str, str | tuple[str, str]] = {
     "enable-detect": "conflicts are always found",
     "disable-detect": "conflicts are always found",
 }
-_TO: dict[str, str | tuple[str, str]] = {
+_DOWNSTREAM_KEYS: dict[str, str | tuple[str, str]] = {
     "host": ("downstream", "host"),
     "port": ("downstream", "port"),
     "user": ("downstream", "user"),
@@ -75,7 +75,7 @@ _TO: dict[str, str | tuple[str, str]] = {
     "oracle-connect-string": "there is no Oracle downstream",
     "merge": "net effects are what [apply] mode = 'atomic' writes",
 }
-_CHECKPOINT: dict[str, str | tuple[str, str]] = {
+_CHECKPOINT_KEYS: dict[str, str | tuple[str, str]] = {
     "schema": ("downstream", "checkpoint-schema"),
     "table": ("downstream", "checkpoint-table"),
     "user": _SAME_PLACE,
@@ -107,7 +107,7 @@ class DrainerSettings:
 def read_drainer(path: str | os.PathLike[str]) -> DrainerSettings:
     """Read a drainer.toml. Raises DrainerSettingsError."""
     name = os.fspath(path)
-    return _Reader(name, _load(name)).read()
+    return _DrainerTomlReader(name, _load(name)).read()
 
 
 def drainer_password(path: str | os.PathLike[str]) -> str:
@@ -130,7 +130,7 @@ def _load(name: str) -> Document:
         raise DrainerSettingsError(f"{name}: {error}") from None
 
 
-class _Reader:
+class _DrainerTomlReader:
     def __init__(self, name: str, raw: Document) -> None:
         self._name = name
         self._raw = raw
@@ -140,12 +140,12 @@ class _Reader:
         syncer = self._table(self._raw, "syncer", "syncer")
         to = self._table(syncer, "to", "syncer.to")
         kind = self._kind(str(syncer.get("db-type", syncer.get("dest-db-type", ""))))
-        self._keys("", self._raw, _TOP, {"security", "syncer", "data-dir"})
+        self._keys("", self._raw, _TOP_LEVEL_KEYS, {"security", "syncer", "data-dir"})
         self._security()
         self._keys(
             "syncer",
             syncer,
-            _SYNCER,
+            _SYNCER_KEYS,
             {
                 "to",
                 "relay",
@@ -224,7 +224,7 @@ class _Reader:
         self._keys(
             "syncer.to",
             to,
-            _TO,
+            _DOWNSTREAM_KEYS,
             {
                 "password",
                 "encrypted_password",
@@ -280,7 +280,7 @@ class _Reader:
             self._set(kind, "savepoint", str(Path(data_dir) / "savepoint"))
 
     def _checkpoint(self, kind: str, raw: Document) -> None:
-        self._keys("syncer.to.checkpoint", raw, _CHECKPOINT, {"type", "host", "port"})
+        self._keys("syncer.to.checkpoint", raw, _CHECKPOINT_KEYS, {"type", "host", "port"})
         wanted = str(raw.get("type", ""))
         fits = wanted == "" or (wanted in ("mysql", "tidb") if kind == "mysql" else wanted == "file")
         downstream = self._found.document.get("downstream", {})

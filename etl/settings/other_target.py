@@ -19,10 +19,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from etl.settings.errors import SettingsError
-from etl.settings.sections import Settings
-from etl.settings.sluice_toml import parse_settings
-from upstream.folded import folded
+from sluice.etl.settings.errors import SettingsError
+from sluice.etl.settings.sections import Settings
+from sluice.etl.settings.sluice_toml import parse_settings
+from sluice.tidb.folded import folded
 
 _OF_THE_PIPELINE = ("upstream", "relay", "spark", "window", "drainer-config")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["pause_ms"]
+__all__ = ["parse_pause_ms"]
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000}
 _PAUSE = re.compile(r"(\d+)(ms|s|m)\Z")
 
 
-def pause_ms(text: str) -> int:
+def parse_pause_ms(text: str) -> int:
     """Milliseconds of a pause such as "500ms", "2s", "1m". Raises ValueError."""
     match = _PAUSE.match(text)
     if match is None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from etl.settings.errors import SettingsError
+from sluice.etl.settings.errors import SettingsError
 
 CONFIG_VARIABLE = "SLUICE_CONFIG"
 FOLDER_VARIABLE = "SLUICE_PIPELINES"

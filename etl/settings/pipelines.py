@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etl.settings.errors import SettingsError
-from etl.settings.pipeline_names import (
+from sluice.etl.settings.errors import SettingsError
+from sluice.etl.settings.pipeline_names import (
     CONFIG_VARIABLE,
     FOLDER_VARIABLE,
     dag_id,
@@ -29,7 +29,7 @@ from etl.settings.pipeline_names import (
 )
 
 if TYPE_CHECKING:
-    from etl.settings.sections import Settings
+    from sluice.etl.settings.sections import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class NamedPipeline:
     @property
     def settings(self) -> Settings:
         """Read anew each time. Raises SettingsError, which names the file."""
-        from etl.settings.sluice_toml import load_settings
+        from sluice.etl.settings.sluice_toml import load_settings
 
-        if self.name and (others := _in_the_way(self)):
+        if self.name and (others := _conflicts_with(self)):
             raise SettingsError(others)
         return load_settings(self.path)
 
@@ -96,7 +96,7 @@ class Pipelines(Mapping[str, NamedPipeline]):
             except SettingsError as error:
                 found.append(str(error))
             else:
-                found += [text] if (text := _in_the_way(pipeline)) else []
+                found += [text] if (text := _conflicts_with(pipeline)) else []
         return found
 
 
@@ -133,7 +133,7 @@ def _document(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path}: {error}") from None
 
 
-def _in_the_way(pipeline: NamedPipeline) -> str:
+def _conflicts_with(pipeline: NamedPipeline) -> str:
     """Says so if a pipeline before this one has the same checkpoint in the same downstream, or keeps dropped tables in
     the same place.
     """
@@ -163,7 +163,7 @@ def _in_the_way(pipeline: NamedPipeline) -> str:
     return ""
 
 
-def _said(document: Mapping[str, Any]) -> Callable[..., str]:
+def _declared_places(document: Mapping[str, Any]) -> Callable[..., str]:
     def of(section: str, key: str, default: str = "") -> str:
         found = document.get(section)
         return str(found.get(key, default)) if isinstance(found, dict) else default
@@ -172,7 +172,7 @@ def _said(document: Mapping[str, Any]) -> Callable[..., str]:
 
 
 def _recycle_bin(document: Mapping[str, Any]) -> str:
-    of = _said(document)
+    of = _declared_places(document)
     if of("downstream", "type", "mysql") != "mysql" or not (host := of("downstream", "host").lower()):
         return ""
     return f"{host}:{of('downstream', 'port', '3306')}, {of('downstream', 'recycle-schema', 'sluice_recycle').lower()}"
@@ -180,7 +180,7 @@ def _recycle_bin(document: Mapping[str, Any]) -> str:
 
 def _checkpoint_place(document: Mapping[str, Any]) -> str:
     """Where a pipeline keeps its checkpoint, for people, too; "" if the file alone doesn't tell."""
-    of = _said(document)
+    of = _declared_places(document)
     match of("downstream", "type", "mysql"):
         case "file":
             return f"files in {place.rstrip('/')}" if (place := of("file", "dir")) else ""

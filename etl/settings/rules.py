@@ -29,8 +29,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from errors import RequestError
-from etl.rules import (
+from sluice.errors import RequestError
+from sluice.etl.changes.rules import (
     DDL_EVENTS,
     GROUP_EVENTS,
     OWN_SCHEMAS,
@@ -43,8 +43,8 @@ from etl.rules import (
     Routes,
     check,
 )
-from upstream.folded import folded
-from upstream.history import SYSTEM_SCHEMAS
+from sluice.tidb.folded import folded
+from sluice.tidb.history import SYSTEM_SCHEMAS
 
 FILTER_KEYS = (
     "replicate-do-db",
@@ -59,7 +59,7 @@ FILTER_KEYS = (
 )
 _EVENTS = (*ROW_EVENTS, *DDL_EVENTS, *GROUP_EVENTS)
 _ROUTE_KEYS = ("schema-pattern", "table-pattern", "target-schema", "target-table")
-_LONGEST_NAME = 64
+_MAX_NAME_CHARS = 64
 
 
 class RuleError(RequestError, ValueError):
@@ -113,7 +113,7 @@ def parse_routes(raw: object, own_schemas: Sequence[str] = ()) -> Routes:
                 _pattern(f"{where} {key}", rule[key])
         for key in ("target-schema", "target-table"):
             name = rule.get(key, "")
-            if len(name) > _LONGEST_NAME or name != name.rstrip() or "\0" in name:
+            if len(name) > _MAX_NAME_CHARS or name != name.rstrip() or "\0" in name:
                 raise RuleError(f"{where} {key} = {name!r}: no name for a {key.partition('-')[2]}")
         if folded(rule["target-schema"]) in SYSTEM_SCHEMAS | OWN_SCHEMAS | {folded(name) for name in own_schemas}:
             raise RuleError(f"{where} target-schema = {rule['target-schema']!r}: belongs to the server or to Sluice")

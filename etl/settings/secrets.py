@@ -6,10 +6,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from etl.settings.errors import SettingsError
+from sluice.etl.settings.errors import SettingsError
 
-LENT: dict[str, Any] = {}
-"""Where there is no Airflow to ask: connections by name, or the error that there was; see `etl.settings.lent`."""
+RESOLVED: dict[str, Any] = {}
+"""Where there is no Airflow to ask: connections by name, or the error that there was; see
+`sluice.etl.settings.airflow_connections`.
+"""
 
 
 def from_environment(key: str, variable: str) -> str:
@@ -45,8 +47,8 @@ def from_connection(key: str, connection: str) -> str:
 
 
 def connection_of(key: str, connection: str) -> Any:
-    """An Airflow connection, or the one of its name in `LENT`. Raises as `from_connection`."""
-    if (lent := LENT.get(connection)) is not None:
+    """An Airflow connection, or the one of its name in `RESOLVED`. Raises as `from_connection`."""
+    if (lent := RESOLVED.get(connection)) is not None:
         if isinstance(lent, SettingsError):
             raise lent
         return lent

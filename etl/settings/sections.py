@@ -1,6 +1,6 @@
 """The sections of ``sluice.toml``: what each key means, its type and its default.
 
-Keys are written with hyphens there. How the file is read: `etl.settings.sluice_toml`.
+Keys are written with hyphens there. How the file is read: `sluice.etl.settings.sluice_toml`.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ import ssl
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from etl.rules import Filter, Routes, Rules
-from etl.settings.drainer_toml import DrainerSettingsError, drainer_password
-from etl.settings.errors import SettingsError
-from etl.settings.pauses import pause_ms
-from etl.settings.pipeline_names import dag_id
-from etl.settings.secrets import from_connection, from_environment, from_file
-from etl.settings.sinks import File, Kafka
-from etl.settings.spark import Spark
-from etl.sql_tls import sql_tls
+from sluice.etl.changes.rules import Filter, ReplicationRules, Routes
+from sluice.etl.settings.drainer_toml import DrainerSettingsError, drainer_password
+from sluice.etl.settings.errors import SettingsError
+from sluice.etl.settings.pauses import parse_pause_ms
+from sluice.etl.settings.pipeline_names import dag_id
+from sluice.etl.settings.secrets import from_connection, from_environment, from_file
+from sluice.etl.settings.sinks import File, Kafka
+from sluice.etl.settings.spark import Spark
+from sluice.etl.settings.sql_tls import sql_tls
 
 if TYPE_CHECKING:
-    from relay import RelayLog
-    from upstream import TLS
+    from sluice.relay import RelayLog
+    from sluice.tidb import TLS
 
 MODES = ("atomic", "parallel")
 """How changes may be applied, see `Apply`."""
-_PUT_EVERY_MS = 1_000
-_IDLE_PUTS = 10
+_DEFAULT_PUT_INTERVAL_MS = 1_000
+_IDLE_PUT_INTERVALS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Upstream:
         """TLS for every connection to the cluster, None for none. The files are read where a connection is made: on
         Spark's workers too they must be under these paths. Raises SettingsError.
         """
-        from upstream import TLS
+        from sluice.tidb import TLS
 
         try:
             return TLS.from_settings(self.ssl_ca, self.ssl_cert, self.ssl_key)
@@ -120,14 +120,14 @@ class Relay:
     def put_every_ms(self) -> int:
         """`put_every` in ms. Raises ValueError, RelayError."""
         if self.put_every:
-            return pause_ms(self.put_every)
-        from relay.url import local_folder
+            return parse_pause_ms(self.put_every)
+        from sluice.relay.url import local_folder
 
-        return 0 if local_folder(self.url) is not None else _PUT_EVERY_MS
+        return 0 if local_folder(self.url) is not None else _DEFAULT_PUT_INTERVAL_MS
 
 
 def _keep_ms(text: str) -> int:
-    from relay.retention import keep_ms
+    from sluice.relay.retention import keep_ms
 
     return keep_ms(text)
 
@@ -174,7 +174,7 @@ class Archive:
     @property
     def every_ms(self) -> int:
         """`every` in ms, above 0. Raises ValueError."""
-        from relay.retention import span_ms
+        from sluice.relay.retention import span_ms
 
         if not (found := span_ms(self.every)):
             raise ValueError(f"{self.every!r}: at least 1m")
@@ -400,7 +400,7 @@ class Settings:
     file: File = field(default_factory=File, kw_only=True)
     kafka: Kafka = field(default_factory=Kafka, kw_only=True)
     filters: Filter = field(default_factory=Filter, kw_only=True)
-    """Section ``[filter]``, see `etl.settings.rules`."""
+    """Section ``[filter]``, see `sluice.etl.settings.rules`."""
     routes: Routes = field(default_factory=Routes, kw_only=True)
     """Sections ``[[route]]``."""
     ignored_ts: frozenset[int] = field(default=frozenset(), kw_only=True)
@@ -425,26 +425,26 @@ class Settings:
     def landed_window(self) -> Window:
         """`window`, no oftener than `[relay] put-every` wants; without traffic still seldomer."""
         every_ms = self.relay.put_every_ms
-        idle_ms = max(self.window.idle_interval_ms, _IDLE_PUTS * every_ms)
+        idle_ms = max(self.window.idle_interval_ms, _IDLE_PUT_INTERVALS * every_ms)
         return replace(self.window, interval_ms=max(self.window.interval_ms, every_ms), idle_interval_ms=idle_ms)
 
     def open_relay(self) -> RelayLog:
         """The relay log, with what is this pipeline's own in it. Raises RelayError, OSError."""
-        from relay import RelayLog
+        from sluice.relay import RelayLog
 
         return RelayLog.of_pipeline(self.relay.url, self.relay.pipeline, self.downstream_name)
 
     @property
     def archive_url(self) -> str:
         """Where the archive is."""
-        from relay.url import folder_of
+        from sluice.relay.url import folder_of
 
         return self.archive.url or folder_of(self.relay.url, "archive")
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> ReplicationRules:
         """What goes downstream, and under which names."""
-        return Rules(self.filters, self.routes, self.ignored_ts)
+        return ReplicationRules(self.filters, self.routes, self.ignored_ts)
 
     @property
     def target(self) -> Target:

@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from upstream.time_zone import find_zone
+from sluice.tidb.time_zone import find_zone
 
 _SECRET = re.compile(r"password|secret|\.pem$|bearer\.token|oauthbearer\.config")
-_OURS = {
+_RESERVED_OPTIONS = {
     "bootstrap.servers",
     "client.id",
     "transactional.id",
@@ -90,7 +90,7 @@ class Kafka:
             )
         for section in ("client", "client-env", "client-file"):
             for key in getattr(self, section.replace("-", "_")):
-                if key in _OURS:
+                if key in _RESERVED_OPTIONS:
                     raise ValueError(
                         f'[kafka.{section}] "{key}" is set by Sluice: exactly once rests on it, or [kafka] has a key'
                         " for it"

@@ -1,9 +1,9 @@
 """A pipeline's settings: one TOML file, typed, with errors that name the key.
 
-The file is named by the environment variable ``SLUICE_CONFIG``, or by its pipeline (`etl.settings.pipelines`). Keys are
-written with hyphens, as in TiDB Binlog's own files; every key but ``[upstream] pd-urls``, ``[relay] url`` and what the
-kind of downstream needs (``[downstream] host``, ``[file] dir``, ``[kafka] brokers`` and ``savepoint``) has a default.
-Passwords are never written in it: they come from the environment, a file or an Airflow connection.
+The file is named by the environment variable ``SLUICE_CONFIG``, or by its pipeline (`sluice.etl.settings.pipelines`).
+Keys are written with hyphens, as in TiDB Binlog's own files; every key but ``[upstream] pd-urls``, ``[relay] url`` and
+what the kind of downstream needs (``[downstream] host``, ``[file] dir``, ``[kafka] brokers`` and ``savepoint``) has a
+default. Passwords are never written in it: they come from the environment, a file or an Airflow connection.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import typing
 from collections.abc import Mapping
 from pathlib import Path
 
-from etl.settings.drainer_toml import DrainerSettingsError, read_drainer
-from etl.settings.errors import SettingsError
-from etl.settings.pipeline_names import CONFIG_VARIABLE, FOLDER_VARIABLE, NAME, name_of
-from etl.settings.rules import RuleError, parse_filter, parse_routes
-from etl.settings.sections import MODES, Downstream, Quality, Settings
-from etl.settings.store_connection import provide_credentials
+from sluice.etl.settings.drainer_toml import DrainerSettingsError, read_drainer
+from sluice.etl.settings.errors import SettingsError
+from sluice.etl.settings.pipeline_names import CONFIG_VARIABLE, FOLDER_VARIABLE, NAME, name_of
+from sluice.etl.settings.rules import RuleError, parse_filter, parse_routes
+from sluice.etl.settings.sections import MODES, Downstream, Quality, Settings
+from sluice.etl.settings.store_connection import provide_credentials
 
 log = logging.getLogger("sluice")
 
 
 _SECRET = re.compile(r"(^|[-_])(password|passwd|pwd|secret|token)$", re.IGNORECASE)
 
-_POSITIVE = {
+_POSITIVE_KEYS = {
     "max_transactions",
     "max_bytes",
     "idle_interval_ms",
@@ -48,8 +48,8 @@ _POSITIVE = {
     "days",
     "delay_ms",
 }
-_RULES = {"filter", "route"}
-_DERIVED = ("filters", "routes", "ignored_ts", "name")
+_RULE_SECTIONS = {"filter", "route"}
+_DERIVED_FIELDS = ("filters", "routes", "ignored_ts", "name")
 
 
 def load_settings(path: str | os.PathLike[str] | None = None) -> Settings:
@@ -65,13 +65,13 @@ def load_settings(path: str | os.PathLike[str] | None = None) -> Settings:
     except (OSError, ValueError) as error:
         raise SettingsError(f"{name}: {error}") from None
     settings = parse_settings(_with_drainer(name, document), name)
-    quality = _from_here(name, settings.quality)
+    quality = _resolve_folders(name, settings.quality)
     pipeline = name_of(Path(name))
     relay = dataclasses.replace(settings.relay, pipeline=settings.relay.pipeline or pipeline)
     return dataclasses.replace(settings, quality=quality, relay=relay, name=pipeline)
 
 
-def _from_here(name: str, quality: Quality) -> Quality:
+def _resolve_folders(name: str, quality: Quality) -> Quality:
     """Its folders, from the settings file's on."""
     path = Path(name).resolve()
     here = path.parent
@@ -104,10 +104,10 @@ def parse_settings(document: Mapping[str, object], name: str = "settings") -> Se
     """Check a parsed settings document and give it its types; `name` is used in errors. Raises SettingsError."""
     sections: dict[str, object] = {}
     hints = typing.get_type_hints(Settings)
-    for derived in _DERIVED:
+    for derived in _DERIVED_FIELDS:
         del hints[derived]
     for key in document:
-        if key not in hints and key not in _RULES:
+        if key not in hints and key not in _RULE_SECTIONS:
             there = ", ".join([*(f"[{known}]" for known in hints), "[filter]", "[[route]]"])
             raise SettingsError(f"{name}: unknown section [{key}]; there are {there}")
     for section, kind in hints.items():
@@ -128,7 +128,7 @@ def parse_settings(document: Mapping[str, object], name: str = "settings") -> Se
 
 
 def _check_places(name: str, settings: Settings) -> None:
-    from relay import RelayError, refuse_credentials
+    from sluice.relay import RelayError, refuse_credentials
 
     for section, url in (("relay", settings.relay.url), ("archive", settings.archive.url)):
         try:
@@ -231,7 +231,7 @@ def _section(name: str, section: str, kind: type, raw: Mapping[str, object]) -> 
                 raise SettingsError(
                     f"{name}: [{section}.{key}] {option} = {scalar!r}: a text, a number, true or false expected"
                 )
-        if attribute in _POSITIVE and typing.cast(int, value) <= 0:
+        if attribute in _POSITIVE_KEYS and typing.cast(int, value) <= 0:
             raise SettingsError(f"{name}: [{section}] {key} = {value!r}: must be above 0")
         values[attribute] = value
     for entry in dataclasses.fields(kind):

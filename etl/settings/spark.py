@@ -7,14 +7,14 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from etl.settings.errors import SettingsError
-from etl.settings.secrets import from_connection, from_environment, from_file
+from sluice.etl.settings.errors import SettingsError
+from sluice.etl.settings.secrets import from_connection, from_environment, from_file
 
 _REMOTE = re.compile(r"sc://(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s/:;@\[\]?#]+)(:(?P<port>\d{1,5}))?/?")
 _MASTER = re.compile(r"local(\[[^\]]+\])?|local-cluster\[[^\]]+\]|yarn|spark://[^\s/]+|k8s://\S+")
 _SECRET = re.compile(r"secret|password|token|access[._-]?key", re.IGNORECASE)
 """In the name of a setting of Spark's: as Spark itself knows what it must not show."""
-_OURS = {
+_RESERVED_CONFS = {
     "spark.master": "[spark] master says it",
     "spark.remote": "[spark] remote says it",
     "spark.sql.session.timeZone": "Sluice needs UTC",
@@ -154,8 +154,8 @@ class Spark:
 def _check_conf(key: str) -> None:
     if not key.startswith("spark."):
         raise ValueError(f"[spark.conf] {key}: Spark's settings begin with spark. (write the key in quotes)")
-    if key in _OURS:
-        raise ValueError(f"[spark.conf] {key}: {_OURS[key]}")
+    if key in _RESERVED_CONFS:
+        raise ValueError(f"[spark.conf] {key}: {_RESERVED_CONFS[key]}")
     if _SECRET.search(key):
         raise ValueError(
             f"[spark.conf] {key}: secrets are not written into this file; they belong into spark-defaults.conf of the"

@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from etl.settings.errors import SettingsError
-from etl.settings.secrets import connection_of
-from etl.settings.sections import Settings
-from relay.storage.credentials import Credentials, provide
+from sluice.etl.settings.errors import SettingsError
+from sluice.etl.settings.secrets import connection_of
+from sluice.etl.settings.sections import Settings
+from sluice.relay.storage.credentials import StoreCredentials, register_provider
 
 __all__ = ["AirflowConnection", "credentials_of", "provide_credentials"]
 
@@ -32,7 +32,7 @@ class AirflowConnection(Protocol):
     def extra_dejson(self) -> Mapping[str, Any]: ...
 
 
-def credentials_of(connection: AirflowConnection, key: str) -> Credentials:
+def credentials_of(connection: AirflowConnection, key: str) -> StoreCredentials:
     """The credentials in a connection; `key`: which setting names it, for errors. Raises SettingsError, which repeats
     no secret.
     """
@@ -45,7 +45,7 @@ def credentials_of(connection: AirflowConnection, key: str) -> Credentials:
     found = {name: str(value) for name, value in kinds[connection.conn_type](connection, extra, key).items() if value}
     if not found:
         raise SettingsError(f"{key}: the connection holds no credentials", way_out="leave the key away for a role")
-    return Credentials(found)
+    return StoreCredentials(found)
 
 
 def _short(name: str) -> str:
@@ -114,8 +114,8 @@ def provide_credentials(settings: Settings) -> None:
     ):
         if connection:
             key = f"[{section}] connection"
-            provide(url, partial(_asked, key, connection))
+            register_provider(url, partial(_lookup_credentials, key, connection))
 
 
-def _asked(key: str, connection: str) -> Credentials:
+def _lookup_credentials(key: str, connection: str) -> StoreCredentials:
     return credentials_of(connection_of(key, connection), f"{key} {connection}")

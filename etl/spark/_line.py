@@ -13,16 +13,16 @@ import socket
 import struct
 import threading
 
-__all__ = ["ALIVE", "BATCH", "CALL", "CHALLENGE", "END", "FAILED", "Line"]
+__all__ = ["ALIVE", "BATCH", "CALL", "CHALLENGE_BYTES", "END", "FAILED", "WorkerConnection"]
 
 CALL, BATCH, END, FAILED, ALIVE = b"C", b"B", b"E", b"F", b"A"
 """Batches to work on; one batch of what comes of them; all of it; what went wrong, as text; it is being worked on."""
-CHALLENGE = 32
+CHALLENGE_BYTES = 32
 _HEAD = struct.Struct(">cQ")
-_PROOF = 32
+_PROOF_BYTES = 32
 
 
-class Line:
+class WorkerConnection:
     """One side of a connection. One thread receives; several may send. Raises OSError: ConnectionError where the other
     side hung up or isn't who it should be, TimeoutError where it is silent."""
 
@@ -39,14 +39,14 @@ class Line:
         """Challenge the other side, and answer its challenge. `own` and `other` name the two sides, so that an answer
         can't be used the other way around. Raises ConnectionError.
         """
-        challenge = secrets.token_bytes(CHALLENGE)
+        challenge = secrets.token_bytes(CHALLENGE_BYTES)
         self._socket.sendall(challenge)
-        asked = self._take(CHALLENGE)
+        asked = self._take(CHALLENGE_BYTES)
         self._socket.sendall(hmac.digest(key, own + bytes(asked), "sha256"))
-        if not hmac.compare_digest(bytes(self._take(_PROOF)), hmac.digest(key, other + challenge, "sha256")):
+        if not hmac.compare_digest(bytes(self._take(_PROOF_BYTES)), hmac.digest(key, other + challenge, "sha256")):
             raise ConnectionError("the other side doesn't know the key")
 
-    def patience(self, timeout_s: float) -> None:
+    def set_timeout(self, timeout_s: float) -> None:
         """How long the other side may be silent, or not take what it is sent, from now on."""
         self._socket.settimeout(timeout_s)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 from pyspark.sql.connect.client import DefaultChannelBuilder
 
-from etl.settings import Spark
+from sluice.etl.settings import Spark
 
 _OPTIONS = [
     ("grpc.enable_http_proxy", 0),

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql.connect.proto import ConfigRequest, KeyValue
 
-from etl.settings import SettingsError, Spark
+from sluice.etl.settings import SettingsError, Spark
 
 
 def configure(spark: Any, server: Spark, own: Mapping[str, str]) -> None:

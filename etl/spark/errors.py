@@ -9,10 +9,10 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from errors import SluiceError, ours
+from sluice.errors import SluiceError, ours
 
-_MARK = "sluice worker said "
-_SAID_CHARS = 20_000
+_WORKER_ERROR_MARK = "sluice worker said "
+_MAX_ERROR_CHARS = 20_000
 
 
 class SparkError(SluiceError):
@@ -28,7 +28,7 @@ class SparkUnavailableError(SparkError):
     way_out = "start the Spark Connect server, or correct [spark] remote"
 
 
-class SilentSparkError(SparkError):
+class SparkJobTimeout(SparkError):
     """A job gave nothing for so long that it was interrupted."""
 
     transient = True
@@ -49,23 +49,23 @@ class WorkerError(SparkError):
 
 
 @contextmanager
-def told_to_client() -> Iterator[None]:
+def report_to_client() -> Iterator[None]:
     """In a worker: what goes wrong inside arrives at the client as a WorkerError."""
     try:
         yield
     except Exception as error:
         told = ours(error)
-        text = json.dumps({"said": str(told)[:_SAID_CHARS], "transient": told.transient, "way_out": told.way_out})
-        raise WorkerError(_MARK + text) from error
+        text = json.dumps({"said": str(told)[:_MAX_ERROR_CHARS], "transient": told.transient, "way_out": told.way_out})
+        raise WorkerError(_WORKER_ERROR_MARK + text) from error
 
 
-def from_worker(text: str, where: str = "in a Spark worker") -> WorkerError | None:
+def parse_worker_error(text: str, where: str = "in a Spark worker") -> WorkerError | None:
     """What a worker said, in the text of Spark's error; None if none said anything."""
-    at = text.rfind(_MARK)
+    at = text.rfind(_WORKER_ERROR_MARK)
     if at < 0:
         return None
     try:
-        said, _ = json.JSONDecoder().raw_decode(text, at + len(_MARK))
+        said, _ = json.JSONDecoder().raw_decode(text, at + len(_WORKER_ERROR_MARK))
         told = WorkerError(f"{said['said']} ({where})", transient=said["transient"])
         told.way_out = str(said["way_out"])
     except (ValueError, KeyError):  # Spark has cut it off

@@ -15,7 +15,7 @@ from pyspark.sql.connect.dataframe import DataFrame
 from pyspark.sql.connect.plan import LocalRelation
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from etl.spark.elsewhere import function_on
+from sluice.etl.spark.remote_workers import wrap_for_workers
 
 _INLINE_BYTES = 32 * 2**20  # what is sent inside of a plan must fit into one message of 128 MiB
 
@@ -35,7 +35,7 @@ class TaskFrame:
         results: pa.Schema,
     ) -> None:
         self._spark = spark
-        self._function = function_on(spark, function)
+        self._function = wrap_for_workers(spark, function)
         self._tasks = tasks
         self._columns = from_arrow_schema(tasks)
         self._results = from_arrow_schema(pa.schema([field.with_nullable(nullable=True) for field in results]))

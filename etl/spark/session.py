@@ -5,8 +5,8 @@ of the run before, whose Python workers are warm (a new session costs 3 s, this 
 left running in it is interrupted first. Sessions are never stopped from here: the server drops them when nobody has
 used them for a while.
 
-Workers of a cluster get Sluice over the session, once: see `etl.spark.package`. Another version of it has another
-session, as what a Python process has imported stays.
+Workers of a cluster get Sluice over the session, once: see `sluice.etl.spark.shipping`. Another version of it has
+another session, as what a Python process has imported stays.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from pyspark.sql.connect.client.core import RpcDeadlines
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession
 
-from errors import Signal
-from etl.settings import Spark
-from etl.spark.channel import Channel
-from etl.spark.conf import configure
-from etl.spark.elsewhere import Needs
-from etl.spark.errors import SparkUnavailableError
-from etl.spark.judge import first_line, is_closed_session
-from etl.spark.place import Place
+from sluice.errors import Signal
+from sluice.etl.settings import Spark
+from sluice.etl.spark.channel import Channel
+from sluice.etl.spark.conf import configure
+from sluice.etl.spark.error_translation import is_closed_session, summary_line
+from sluice.etl.spark.errors import SparkUnavailableError
+from sluice.etl.spark.remote_workers import WorkerRequirements
+from sluice.etl.spark.session_target import SessionTarget
 
 # The error that comes of it says it, too.
 warnings.filterwarnings("ignore", message=r".*RETRIES_EXCEEDED", category=UserWarning)
@@ -50,14 +50,14 @@ _CONFS = {
     # It keeps the last sixteen plans with the rows in them: the archive's are megabytes, and never come again.
     "spark.connect.session.planCache.enabled": "false",
 }
-_GENERATIONS = 1_000
+_MAX_GENERATIONS = 1_000
 _PORT = 15002
 """Where the URL has none, as pyspark has it."""
-_REACHED_S = 3.0
+_REACH_TIMEOUT_S = 3.0
 _MARK = "spark.sluice.attached"
 
 
-class _OtherVersion(Signal):
+class _OtherVersionInstalled(Signal):
     """The session was made ready by another version of Sluice, and has been closed."""
 
 
@@ -66,7 +66,7 @@ def session_id(session_name: str, generation: int = 0) -> str:
     return str(uuid.uuid5(_NAMESPACE, f"{session_name}#{generation}"))
 
 
-def connect(place: Place, timeout_s: float = 60.0) -> SparkSession:
+def connect(place: SessionTarget, timeout_s: float = 60.0) -> SparkSession:
     """Attach to the session of a role ("land", "apply") on a relay log or archive; see `attach`."""
     return attach(place.server, f"{place.role} {place.url}", timeout_s, places=(place.url, *place.also))
 
@@ -84,28 +84,29 @@ def attach(server: Spark, session_name: str, timeout_s: float = 60.0, *, places:
     while True:
         try:
             return _attach(server, session_id(session_name, generation), places)
-        except _OtherVersion:
+        except _OtherVersionInstalled:
             generation += 1
             continue
         except (PySparkException, grpc.RpcError, AssertionError) as error:
-            if is_closed_session(error) and generation < _GENERATIONS:
+            if is_closed_session(error) and generation < _MAX_GENERATIONS:
                 generation += 1
                 continue
             if time.monotonic() + wait_s > deadline:
                 raise SparkUnavailableError(
-                    f"Spark Connect at {server.remote} doesn't answer after {timeout_s:.0f} s ({first_line(error)}); is"
+                    f"Spark Connect at {server.remote} doesn't answer after {timeout_s:.0f} s"
+                    f" ({summary_line(error)}); is"
                     " it running?"
                 ) from error
         time.sleep(wait_s)
         wait_s = min(wait_s * 2, 2.0)
 
 
-def reach(server: Spark) -> None:
+def check_reachable(server: Spark) -> None:
     """Raises SparkUnavailableError where nobody takes connections at the server's address: much sooner than `attach`
     gives up."""
     address = urlsplit(server.remote)
     try:
-        socket.create_connection((address.hostname or "", address.port or _PORT), _REACHED_S).close()
+        socket.create_connection((address.hostname or "", address.port or _PORT), _REACH_TIMEOUT_S).close()
     except OSError as error:
         raise SparkUnavailableError(f"nobody takes connections at {server.remote}: {error}; is it running?") from error
 
@@ -136,13 +137,13 @@ def _attach(server: Spark, identifier: str, places: Sequence[str]) -> SparkSessi
 
 def _make_ready(server: Spark, spark: Any, places: Sequence[str]) -> None:
     mark, master = spark.client.get_config_with_defaults((_MARK, ""), ("spark.master", ""))
-    needs = Needs(server, master or "")
+    needs = WorkerRequirements(server, master or "")
     needs.check_places(places)
     if mark:
         spark.interruptAll()
     if mark and mark != needs.mark:
         spark.stop()
-        raise _OtherVersion
+        raise _OtherVersionInstalled
     if not mark:
         needs.send(spark)
     configure(spark, server, _CONFS | needs.confs | {_MARK: needs.mark})

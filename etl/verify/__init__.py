@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from etl.first_use import on_first_use
-from etl.verify.checksum import Checksum
-from etl.verify.errors import VerifyError
-from etl.verify.side import CHANGED, EXTRA, MISSING, ComparedTable, Difference, KeyRange, Side
+from sluice.etl.lazy_exports import lazy_getattr
+from sluice.etl.verify.checksum import Checksum
+from sluice.etl.verify.endpoint import CHANGED, EXTRA, MISSING, ComparedTable, Difference, KeyRange, VerifyEndpoint
+from sluice.etl.verify.errors import VerifyError
 
 if TYPE_CHECKING:
-    from etl.verify.request import AUTO, VerifyRequest
-    from etl.verify.result import TableResult, VerifySummary
-    from etl.verify.run import KIND, cancel_verify, create_verify, differing_rows, run_verify
+    from sluice.etl.verify.request import AUTO, VerifyRequest
+    from sluice.etl.verify.result import TableResult, VerifySummary
+    from sluice.etl.verify.run import KIND, cancel_verify, create_verify, differing_rows, run_verify
 
 __all__ = [
     "AUTO",
@@ -24,8 +24,8 @@ __all__ = [
     "ComparedTable",
     "Difference",
     "KeyRange",
-    "Side",
     "TableResult",
+    "VerifyEndpoint",
     "VerifyError",
     "VerifyRequest",
     "VerifySummary",
@@ -35,17 +35,17 @@ __all__ = [
     "run_verify",
 ]
 
-__getattr__ = on_first_use(
+__getattr__ = lazy_getattr(
     __name__,
     {
-        "AUTO": "etl.verify.request",
-        "KIND": "etl.verify.run",
-        "TableResult": "etl.verify.result",
-        "VerifyRequest": "etl.verify.request",
-        "VerifySummary": "etl.verify.result",
-        "cancel_verify": "etl.verify.run",
-        "create_verify": "etl.verify.run",
-        "differing_rows": "etl.verify.run",
-        "run_verify": "etl.verify.run",
+        "AUTO": "sluice.etl.verify.request",
+        "KIND": "sluice.etl.verify.run",
+        "TableResult": "sluice.etl.verify.result",
+        "VerifyRequest": "sluice.etl.verify.request",
+        "VerifySummary": "sluice.etl.verify.result",
+        "cancel_verify": "sluice.etl.verify.run",
+        "create_verify": "sluice.etl.verify.run",
+        "differing_rows": "sluice.etl.verify.run",
+        "run_verify": "sluice.etl.verify.run",
     },
 )

@@ -11,32 +11,32 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from errors import SluiceError, ours
-from etl.prepare import BatchDocument, PrepareOptions, prepare_steps
-from etl.rules import Filter
-from etl.shapes.identity import locating_columns
-from etl.shapes.newest import last_of_each
-from etl.steps import NewestDetail
-from relay import RelayLog, Window, in_portions
-from upstream.codec.columnar import arrow_type
-from upstream.schema import Table
+from sluice.errors import SluiceError, ours
+from sluice.etl.changes.planning import BatchPayload, PrepareOptions, prepare_steps
+from sluice.etl.changes.rules import Filter
+from sluice.etl.changes.steps import LatestImagesDetail
+from sluice.etl.changes.write_plans.identity import lookup_key_columns
+from sluice.etl.changes.write_plans.latest_images import latest_of_each_key
+from sluice.relay import RelayLog, WindowRecord, in_portions
+from sluice.tidb.codec.columnar import arrow_type
+from sluice.tidb.schema import Table
 
 __all__ = ["ChangeReader", "ChangedRows", "ChangedTable"]
 
 log = logging.getLogger("sluice.verify")
 
-_SHAPE = "newest"
-_CHANGES = 50_000
+_WRITE_PLAN = "newest"
+_MAX_BATCH_CHANGES = 50_000
 """So many changes are read at a time."""
-_WINDOWS = 1_000
+_MAX_BATCH_WINDOWS = 1_000
 
-Reading = Callable[[int, int], None]
+OnRead = Callable[[int, int], None]
 """Told of the changes and the bytes of parts that are about to be read; waits if they are too many, and may raise."""
 
 
 @dataclass(slots=True)
 class ChangedTable:
-    """A table's changed rows. `images`: as `etl.shapes.newest` gives them, in order."""
+    """A table's changed rows. `images`: as `sluice.etl.changes.write_plans.latest_images` gives them, in order."""
 
     images: list[pa.Table] = field(default_factory=list)
 
@@ -44,7 +44,7 @@ class ChangedTable:
         """The keys as columns of `table`, each once; None if keys of now can't be had of them: the table has no key, or
         another one than then.
         """
-        key = locating_columns(table)
+        key = lookup_key_columns(table)
         names = [column.name for column in key]
         if not key or not self.images:
             return None
@@ -55,7 +55,7 @@ class ChangedTable:
             return None
         if not parts:
             return None
-        return last_of_each(table, pa.concat_tables([part.select(names) for part in parts]).combine_chunks())
+        return latest_of_each_key(table, pa.concat_tables([part.select(names) for part in parts]).combine_chunks())
 
 
 @dataclass(slots=True)
@@ -82,29 +82,29 @@ class ChangedRows:
 
 class ChangeReader:
     """Reads the changes of a relay log's windows, of tables that `filters` want, without the transactions `ignored`
-    (commit timestamps). `reading`: see `Reading`.
+    (commit timestamps). `reading`: see `OnRead`.
     """
 
     def __init__(
-        self, relay: RelayLog, filters: Filter, ignored: frozenset[int] = frozenset(), reading: Reading | None = None
+        self, relay: RelayLog, filters: Filter, ignored: frozenset[int] = frozenset(), reading: OnRead | None = None
     ) -> None:
         self._relay = relay
-        self._options = PrepareOptions(_SHAPE, filters=filters, ignored_ts=ignored)
+        self._options = PrepareOptions(_WRITE_PLAN, filters=filters, ignored_ts=ignored)
         self._reading = reading
 
-    def gather(self, since: int, until: int, most: int = 0) -> ChangedRows:
+    def collect(self, since: int, until: int, most: int = 0) -> ChangedRows:
         """What was committed after `since` through `until` (TSO), or as far as about `most` changes go. Windows that
         can't be looked through are noted. Raises RelayGapError, OSError, and what is transient.
         """
         found = ChangedRows(since)
-        for windows in in_portions(self._relay, since, until, windows=_WINDOWS, changes=_CHANGES):
+        for windows in in_portions(self._relay, since, until, windows=_MAX_BATCH_WINDOWS, changes=_MAX_BATCH_CHANGES):
             if most and found.changes >= most:
                 break
             if self._reading is not None:
                 self._reading(sum(w.changes for w in windows), sum(part.bytes for w in windows for part in w.parts))
             lo, hi = max(windows[0].lo, since), min(windows[-1].hi, until)
             try:
-                self._look_through(windows, found, lo, hi)
+                self._read_windows(windows, found, lo, hi)
             except Exception as error:
                 told = ours(error)
                 if told.transient or not isinstance(told, SluiceError):
@@ -116,9 +116,9 @@ class ChangeReader:
             found.until = hi
         return found
 
-    def _look_through(self, windows: list[Window], found: ChangedRows, lo: int, hi: int) -> None:
+    def _read_windows(self, windows: list[WindowRecord], found: ChangedRows, lo: int, hi: int) -> None:
         decided = self._relay.decisions.list(lo, hi)
-        document = BatchDocument.of(windows, lo, hi).decided(list(decided))
+        document = BatchPayload.from_windows(windows, lo, hi).decided(list(decided))
         for step in prepare_steps(self._relay.url, document, self._options):
-            if isinstance(step.detail, NewestDetail):
+            if isinstance(step.detail, LatestImagesDetail):
                 found.add(step.detail.table_id, step.payload)

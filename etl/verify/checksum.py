@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from etl.formats.sql_text import quote_name
-from upstream.column_types import FLAG_ZEROFILL
-from upstream.schema import Column
+from sluice.etl.changes.formats.sql_text import quote_name
+from sluice.tidb.column_types import FLAG_ZEROFILL
+from sluice.tidb.schema import Column
 
 __all__ = ["SUMMED_KINDS", "Checksum", "ServerColumn", "checksum_columns"]
 
@@ -26,7 +26,7 @@ SUMMED_KINDS = frozenset({
     "enum", "set", "json",
 })  # fmt: skip
 """Kinds of columns whose values a server can spell."""
-_SHORT = 255
+_MAX_SHORT_CHARS = 255
 """Text that may be longer goes into the row as its digest: a row must fit into the server's max_allowed_packet."""
 _UTF8 = ("utf8mb4", "utf8", "utf8mb3", "ascii")
 
@@ -80,7 +80,7 @@ def _or_null(one: ServerColumn, value: str) -> str:
 
 
 def _is_long(one: ServerColumn) -> bool:
-    return one.column.kind == "json" or not 0 <= one.column.flen <= _SHORT
+    return one.column.kind == "json" or not 0 <= one.column.flen <= _MAX_SHORT_CHARS
 
 
 def _spelling(one: ServerColumn) -> str:

@@ -2,7 +2,8 @@
 
 A range has to hold every row once on either side. Text is ordered by a collation, which two servers may have in two
 versions, or by two names. So each is asked how it orders the rows whose keys are the bounds; those stay that both have
-in one order. A row may still lie in one range here and in another there: `etl.verify.comparing.settled` sees to that.
+in one order. A row may still lie in one range here and in another there: `sluice.etl.verify.range_compare.merge_ranges`
+sees to that.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from etl.formats.key_ranges import KeyColumn
-from etl.verify.side import ComparedTable, KeyRange
+from sluice.etl.changes.formats.key_ranges import KeyColumn
+from sluice.etl.verify.endpoint import ComparedTable, KeyRange
 
-__all__ = ["MOST_BOUNDS", "Bound", "in_common", "is_ordered_by_text", "keys_in_order", "parts_of"]
+__all__ = ["MAX_BOUNDS", "Bound", "common_bounds", "is_ordered_by_text", "keys_in_order", "parts_of"]
 
-MOST_BOUNDS = 500
+MAX_BOUNDS = 500
 """The rows of so many keys are asked for in one statement."""
 
 Bound = tuple[str, ...]
@@ -28,25 +29,25 @@ def is_ordered_by_text(table: ComparedTable) -> bool:
     return any(column.kind == "text" for column in table.key)
 
 
-def thinned(bounds: Sequence[Bound]) -> list[Bound]:
+def thin_bounds(bounds: Sequence[Bound]) -> list[Bound]:
     """Return at most MOST_BOUNDS of them, evenly chosen."""
-    step = -(-len(bounds) // MOST_BOUNDS)
+    step = -(-len(bounds) // MAX_BOUNDS)
     return list(bounds[:: max(step, 1)])
 
 
 def keys_in_order(table: ComparedTable, source: str, bounds: Sequence[Bound]) -> str:
     """Return the statement for the keys among `bounds` of which there is a row, in the server's order."""
     names = ", ".join(column.quoted for column in table.key)
-    wanted = " OR ".join(f"({_is(table.key, bound)})" for bound in bounds)
+    wanted = " OR ".join(f"({_key_equals(table.key, bound)})" for bound in bounds)
     return f"SELECT {names} FROM {source} WHERE {wanted} ORDER BY {names}"
 
 
-def in_common(bounds: Sequence[Bound], *orders: Callable[[Sequence[Bound]], Sequence[Bound]]) -> list[Bound]:
+def common_bounds(bounds: Sequence[Bound], *orders: Callable[[Sequence[Bound]], Sequence[Bound]]) -> list[Bound]:
     """Return as many of the bounds as all `orders` have, and have in the order of the first."""
-    left = thinned(bounds)
+    left = thin_bounds(bounds)
     for order in orders:
         place = {bound: number for number, bound in enumerate(order(left))} if left else {}
-        left = _ascending([(place[bound], bound) for bound in left if bound in place])
+        left = _longest_ascending([(place[bound], bound) for bound in left if bound in place])
     return left
 
 
@@ -55,11 +56,11 @@ def parts_of(within: KeyRange, bounds: Sequence[Bound]) -> list[KeyRange]:
     return [KeyRange(low, high) for low, high in pairwise([within.low, *bounds, within.high])]
 
 
-def _is(key: Sequence[KeyColumn], bound: Bound) -> str:
+def _key_equals(key: Sequence[KeyColumn], bound: Bound) -> str:
     return " AND ".join(f"{column.quoted} = {literal}" for column, literal in zip(key, bound, strict=True))
 
 
-def _ascending(placed: Sequence[tuple[int, Bound]]) -> list[Bound]:
+def _longest_ascending(placed: Sequence[tuple[int, Bound]]) -> list[Bound]:
     """Return the longest part whose places ascend."""
     ends: list[int] = []
     last: list[int] = []

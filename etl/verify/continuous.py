@@ -18,39 +18,39 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from errors import SluiceError
-from etl.backfill import DownstreamSide
-from etl.backfill.plan import KEYLESS_BYTES
-from etl.backfill.table_key import range_key
-from etl.backfill.tables import UpstreamTables
-from etl.reapply.newest_rows import condition_of
-from etl.settings import Settings
-from etl.verify.budget import Budget
-from etl.verify.changed_rows import ChangedTable, ChangeReader
-from etl.verify.checks import Checks, PassOverError
-from etl.verify.continuous_state import ContinuousState, StateFile, Suspect
-from etl.verify.live_rows import LiveRows, live_rows
-from etl.verify.side import Difference
-from etl.verify.standing import Standing
-from etl.verify.sweep_round import Round, Stretch
-from etl.waiting import Waiting
-from relay.verified import CONTINUOUS, TableVerified, Verifications, VerifiedRun
-from upstream import tso
-from upstream.schema import Table
+from sluice.errors import SluiceError
+from sluice.etl.copy.backfill import BackfillDownstream
+from sluice.etl.copy.backfill.plan import MAX_KEYLESS_BYTES
+from sluice.etl.copy.backfill.table_key import range_key
+from sluice.etl.copy.backfill.upstream_catalog import UpstreamCatalog
+from sluice.etl.retry import RetryBackoff
+from sluice.etl.settings import Settings
+from sluice.etl.verify.changed_rows import ChangedTable, ChangeReader
+from sluice.etl.verify.continuous_state import ContinuousState, ContinuousStateFile, PendingMismatch
+from sluice.etl.verify.endpoint import Difference
+from sluice.etl.verify.full_scan import FullScan, ScanRange
+from sluice.etl.verify.live_rows import LiveRows, open_live_rows
+from sluice.etl.verify.liveness import VerifierLiveness
+from sluice.etl.verify.rate_limit import ReadBudget
+from sluice.etl.verify.reapply.latest_rows import condition_of
+from sluice.etl.verify.recheck import Recheck, SnapshotExpired
+from sluice.relay.verification_log import CONTINUOUS, TableVerified, Verifications, VerifiedRun
+from sluice.tidb import tso
+from sluice.tidb.schema import Table
 
-__all__ = ["Continuous", "ContinuousSummary", "run_continuous"]
+__all__ = ["ContinuousSummary", "ContinuousVerifier", "run_continuous"]
 
 log = logging.getLogger("sluice.verify")
 
-_KEYS = 500
+_KEYS_PER_QUERY = 500
 """Of changed rows that are compared at a time."""
-_CHANGES = 100_000
+_MAX_PENDING_CHANGES = 100_000
 """So many changes are looked through before their keys are compared."""
-_HOLD_S = 15.0
+_SNAPSHOT_TTL_S = 15.0
 """How long snapshots are kept open: servers keep what was changed meanwhile."""
-_PAUSE_S = 1.0
-_PATIENCE_S = 10.0
-_MOST_BEHIND_MS = 3_600_000
+_PASS_INTERVAL_S = 1.0
+_SNAPSHOT_TIMEOUT_S = 10.0
+_MAX_BEHIND_MS = 3_600_000
 
 
 @dataclass(slots=True)
@@ -89,8 +89,8 @@ def run_continuous(
     PDError, TiKVError, relay errors.
     """
     ended = stop or threading.Event()
-    with UpstreamTables.of(settings) as upstream:
-        work = Continuous(settings, upstream, ended, on_look=on_look)
+    with UpstreamCatalog.connect(settings) as upstream:
+        work = ContinuousVerifier(settings, upstream, ended, on_look=on_look)
         try:
             work.run(run_seconds)
         finally:
@@ -98,11 +98,11 @@ def run_continuous(
         return work.told()
 
 
-class Continuous:
+class ContinuousVerifier:
     """One process of it."""
 
     def __init__(
-        self, settings: Settings, upstream: UpstreamTables, stop: threading.Event,
+        self, settings: Settings, upstream: UpstreamCatalog, stop: threading.Event,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         on_look: Callable[[ContinuousSummary], None] = lambda summary: None,
     ) -> None:  # fmt: skip
@@ -113,17 +113,17 @@ class Continuous:
         self._on_look = on_look
         self._relay = settings.open_relay()
         self._claim = self._relay.claim(f"verify-{name}" if (name := settings.relay.pipeline) else "verify")
-        self._downstream = DownstreamSide(settings, upstream.cluster_id)
-        self._file = StateFile(self._relay.place)
+        self._downstream = BackfillDownstream(settings, upstream.cluster_id)
+        self._file = ContinuousStateFile(self._relay.place)
         self._state: ContinuousState = self._file.load()
         limits = settings.verify
-        self._budget = Budget(limits.rows_per_second, limits.megabytes_per_second * 1_000_000)
+        self._budget = ReadBudget(limits.rows_per_second, limits.megabytes_per_second * 1_000_000)
         self._reader = ChangeReader(self._relay, settings.filters, settings.ignored_ts, self._reading)
-        self._round = Round(self._state.sweep, limits.days, upstream)
-        self._checks = Checks(self._state, self._budget)
-        self._standing = Standing(Verifications(self._relay), now_ms)
+        self._full_scan = FullScan(self._state.sweep, limits.days, upstream)
+        self._recheck = Recheck(self._state, self._budget)
+        self._standing = VerifierLiveness(Verifications(self._relay), now_ms)
         self._names: frozenset[str] | None = None
-        self._retrying = Waiting(log, "continuous verification")
+        self._retrying = RetryBackoff(log, "continuous verification")
         self._changed: dict[int, ChangedTable] = {}
         self._waiting: deque[tuple[int, str]] = deque()
         self._gathered_ts = self._state.changes_ts
@@ -147,14 +147,14 @@ class Continuous:
             try:
                 self.once()
                 self._retrying.over()
-                pause_s = _PAUSE_S
+                pause_s = _PASS_INTERVAL_S
             except SluiceError as error:
                 self._standing.failed(str(error))
                 if not error.transient:
                     raise
                 pause_s = self._retrying.after(error)
             self.summary.seconds = round(time.monotonic() - began, 3)
-            if self._checks.has_news():
+            if self._recheck.has_news():
                 self.note(self.summary.seconds)
             self._on_look(self.told())
             self._budget.wait(is_over)
@@ -165,15 +165,15 @@ class Continuous:
 
     def is_idle(self) -> bool:
         """Whether there is nothing to compare at the moment, at any checkpoint."""
-        return not (self._changed or self._waiting or self._state.suspects or self._round.is_due(self._now_ms()))
+        return not (self._changed or self._waiting or self._state.suspects or self._full_scan.is_due(self._now_ms()))
 
-    def suspects(self) -> list[Suspect]:
+    def suspects(self) -> list[PendingMismatch]:
         """Rows that weren't the same when they were looked at last."""
         return list(self._state.suspects)
 
     def told(self) -> ContinuousSummary:
         """What came of it until now."""
-        summary, checks = self.summary, self._checks
+        summary, checks = self.summary, self._recheck
         summary.looked_at_again = checks.looked_at_again
         summary.rows = self._rows()
         summary.bytes = sum(size for _, _, size in checks.read.values())
@@ -181,7 +181,7 @@ class Continuous:
         summary.differences = checks.differences
         summary.notes += checks.notes
         checks.notes.clear()
-        if self._round.is_late(self._now_ms()):
+        if self._full_scan.is_late(self._now_ms()):
             late = (
                 f"the round through all takes longer than {self._settings.verify.days} days at this budget: see"
                 " [verify] rows-per-second and megabytes-per-second"
@@ -191,27 +191,27 @@ class Continuous:
 
     def once(self) -> None:
         """Compare what there is to compare at one checkpoint. Raises what a snapshot and both sides raise."""
-        self._gather()
+        self._collect_changes()
         now_ms = self._now_ms()
-        if not (self._changed or self._waiting or self._checks.is_due(now_ms) or self._round.is_due(now_ms)):
-            self._standing.went_on()
+        if not (self._changed or self._waiting or self._recheck.is_due(now_ms) or self._full_scan.is_due(now_ms)):
+            self._standing.mark_progress()
             return
-        before = self._checks.compared
-        with live_rows(self._settings, self._upstream.cluster_id, self._upstream, _PATIENCE_S) as rows:
+        before = self._recheck.compared
+        with open_live_rows(self._settings, self._upstream.cluster_id, self._upstream, _SNAPSHOT_TIMEOUT_S) as rows:
             self.summary.passes += 1
             self._names = rows.names
             try:
                 self._compare(rows)
             finally:
-                self._keep()
-        if self._checks.compared > before or self.is_idle():
-            self._standing.went_on(self._rows())
+                self._save()
+        if self._recheck.compared > before or self.is_idle():
+            self._standing.mark_progress(self._rows())
         else:
-            self._standing.failed("; ".join(self._checks.problems.values()))
+            self._standing.failed("; ".join(self._recheck.problems.values()))
 
     # What was changed
 
-    def _gather(self) -> None:
+    def _collect_changes(self) -> None:
         """Know which rows were changed, unless some are waiting already."""
         if self._changed or self._waiting:
             return
@@ -222,31 +222,31 @@ class Continuous:
         since = self._begin(until)
         if since >= until:
             return
-        found = self._reader.gather(since, until, _CHANGES)
+        found = self._reader.collect(since, until, _MAX_PENDING_CHANGES)
         for lo, hi, why in found.unread:
-            self._say(f"what was changed after {lo} through {hi} is left to the round through all: {why}")
+            self._add_note(f"what was changed after {lo} through {hi} is left to the round through all: {why}")
         self._changed, self._gathered_ts = dict(found.tables), found.until
         if not self._changed:
             self._state.changes_ts = found.until
-            self._keep()
+            self._save()
 
     def _begin(self, until: int) -> int:
         """Behind which commit timestamp changes are looked at."""
         state, first = self._state, self._relay.first()
         if not state.changes_ts:
             state.changes_ts = until
-            self._keep()
+            self._save()
         behind = tso.ms_between(state.changes_ts, until)
-        if first is None or state.changes_ts < first.lo or behind > _MOST_BEHIND_MS:
+        if first is None or state.changes_ts < first.lo or behind > _MAX_BEHIND_MS:
             state.passed_over += 1
-            self._say(
+            self._add_note(
                 f"what was changed after {tso.text(state.changes_ts)} through {tso.text(until)} is left to the round"
                 " through all: verifying is too far behind"
             )
             state.changes_ts = until
         return state.changes_ts
 
-    def _say(self, what: str) -> None:
+    def _add_note(self, what: str) -> None:
         log.warning("%s", what)
         self.summary.notes.append(what)
 
@@ -256,8 +256,8 @@ class Continuous:
     # At one checkpoint
 
     def _compare(self, rows: LiveRows) -> None:
-        until = time.monotonic() + _HOLD_S
-        with suppress(PassOverError):
+        until = time.monotonic() + _SNAPSHOT_TTL_S
+        with suppress(SnapshotExpired):
             for step in self._steps(rows):
                 if self._stop.is_set() or time.monotonic() + self._budget.wait_s() > until:
                     return
@@ -266,11 +266,11 @@ class Continuous:
 
     def _steps(self, rows: LiveRows) -> Iterator[Callable[[], object]]:
         """What there is to do, one thing after the other; each is done before the next is asked for."""
-        mended = {i for mending in self._relay.appointments.mendings() for i in mending.tables}
+        mended = {i for mending in self._relay.aligned_chunks.repairs() for i in mending.tables}
         waits = {rows.tables[i].id for i in mended if i in rows.tables}
         tables = {i: table for i, table in rows.tables.items() if table.id not in waits}
-        self._round.merged = rows.merged
-        yield from self._checks.again(rows, tables, self._now_ms())
+        self._full_scan.merged = rows.merged
+        yield from self._recheck.again(rows, tables, self._now_ms())
         for table_id in list(self._changed):
             table, changed = tables.get(table_id), self._changed.pop(table_id)
             if table is not None:
@@ -279,43 +279,43 @@ class Continuous:
         while self._waiting:
             table_id, condition = self._waiting[0]
             if table_id in tables:
-                yield partial(self._checks.first, rows, tables[table_id], condition)
+                yield partial(self._recheck.first, rows, tables[table_id], condition)
             self._waiting.popleft()
         self._state.changes_ts = max(self._state.changes_ts, self._gathered_ts)
-        while self._round.is_due(self._now_ms()):
-            stretch = self._round.next(list({t.id: t for t in tables.values()}.values()), rows, self._now_ms())
+        while self._full_scan.is_due(self._now_ms()):
+            stretch = self._full_scan.next(list({t.id: t for t in tables.values()}.values()), rows, self._now_ms())
             if stretch is not None:
-                yield partial(self._sweep, rows, stretch)
+                yield partial(self._scan, rows, stretch)
 
     def _conditions(self, table: Table, own: Table, changed: ChangedTable) -> Iterator[str]:
         """Of the changed keys, some hundred each; "" for a small table without a key that ranges can be cut by. `own`:
         the one that was changed, of several that are compared as `table`.
         """
         if not range_key(table):
-            if self._round.bytes_of(table) <= KEYLESS_BYTES:
+            if self._full_scan.bytes_of(table) <= MAX_KEYLESS_BYTES:
                 yield ""
             return
         keys = changed.keys(own)
-        for first in range(0, keys.num_rows if keys is not None else 0, _KEYS):
+        for first in range(0, keys.num_rows if keys is not None else 0, _KEYS_PER_QUERY):
             assert keys is not None
-            self.summary.keys += min(_KEYS, keys.num_rows - first)
-            yield condition_of(own, keys.slice(first, _KEYS))
+            self.summary.keys += min(_KEYS_PER_QUERY, keys.num_rows - first)
+            yield condition_of(own, keys.slice(first, _KEYS_PER_QUERY))
 
-    def _sweep(self, rows: LiveRows, stretch: Stretch) -> None:
-        read = self._checks.first(rows, stretch.table, stretch.condition)
-        self._round.did(stretch, read)
+    def _scan(self, rows: LiveRows, stretch: ScanRange) -> None:
+        read = self._recheck.first(rows, stretch.table, stretch.condition)
+        self._full_scan.did(stretch, read)
 
     # What is known
 
     def _rows(self) -> int:
-        return sum(rows for _, rows, _ in self._checks.read.values())
+        return sum(rows for _, rows, _ in self._recheck.read.values())
 
-    def _keep(self) -> None:
+    def _save(self) -> None:
         self._file.keep(self._state)
 
     def note(self, seconds: float) -> None:
         """Have the verifications know what was compared, and what differs."""
-        read, problems = self._checks.read, self._checks.problems
+        read, problems = self._recheck.read, self._recheck.problems
         tables = tuple(
             TableVerified(
                 name, ts, self._now_ms(), rows, size, self._state.open_rows(name), CONTINUOUS, self._job,

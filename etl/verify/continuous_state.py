@@ -12,16 +12,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from relay.storage import Storage
+from sluice.relay.storage import Storage
 
-__all__ = ["ContinuousState", "StateFile", "Suspect", "Sweep"]
+__all__ = ["ContinuousState", "ContinuousStateFile", "PendingMismatch", "ScanState"]
 
 _PATH = "verified/continuous.json"
-SUSPECTS_KEPT = 5_000
+MAX_PENDING_MISMATCHES = 5_000
 
 
 @dataclass(slots=True)
-class Suspect:
+class PendingMismatch:
     """Rows of a table (full name upstream) that weren't the same on both sides at `seen_ts` (TSO): those that
     `condition` takes, SQL over the key, "" for a table without one; `keys`: their bytes in hexadecimal digits.
     `confirmed`: they weren't at a later checkpoint, either. `rows`: how many differ; `looked_ms`: when they were looked
@@ -38,7 +38,7 @@ class Suspect:
 
 
 @dataclass(slots=True)
-class Sweep:
+class ScanState:
     """The round through the whole database: where it is. `low`: the key, as literals, from which on `table` is to be
     compared, None: from its first row; `table` "" is before the first one. `done`, `total`: about how many rows.
     `ended_ms`: when the round before this one was over, 0: there was none.
@@ -62,8 +62,8 @@ class ContinuousState:
 
     changes_ts: int = 0
     passed_over: int = 0
-    sweep: Sweep = field(default_factory=Sweep)
-    suspects: list[Suspect] = field(default_factory=list)
+    sweep: ScanState = field(default_factory=ScanState)
+    suspects: list[PendingMismatch] = field(default_factory=list)
 
     def open_rows(self, table: str) -> int:
         """How many rows of a table are known to differ."""
@@ -76,11 +76,11 @@ class ContinuousState:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`. Raises KeyError, TypeError."""
-        suspects = [Suspect(**one) for one in document["suspects"]]
-        return cls(**{**document, "sweep": Sweep(**document["sweep"]), "suspects": suspects})
+        suspects = [PendingMismatch(**one) for one in document["suspects"]]
+        return cls(**{**document, "sweep": ScanState(**document["sweep"]), "suspects": suspects})
 
 
-class StateFile:
+class ContinuousStateFile:
     """Where it is kept."""
 
     def __init__(self, storage: Storage) -> None:

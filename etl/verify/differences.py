@@ -9,28 +9,28 @@ from typing import Any
 
 import pyarrow as pa
 
-from errors import SluiceError
-from etl.find import FoundTransaction, Past, Patience, Query, newest
-from etl.settings import Settings
-from etl.verify.rows_apart import Apart, key_of, keys_bytes
-from etl.verify.side import CHANGED, EXTRA, MISSING, Difference
-from relay import Window
-from upstream import tso
-from upstream.table_name import exactly
+from sluice.errors import SluiceError
+from sluice.etl.history.find import FoundTransaction, HistoryLog, SearchQuery, TimeBudget, recent_page
+from sluice.etl.settings import Settings
+from sluice.etl.verify.endpoint import CHANGED, EXTRA, MISSING, Difference
+from sluice.etl.verify.row_diff import RowDiff, key_of, keys_bytes
+from sluice.relay import WindowRecord
+from sluice.tidb import tso
+from sluice.tidb.table_name import exactly
 
-__all__ = ["differences_of", "said_last"]
+__all__ = ["differences_of", "last_in_binlog"]
 
-_LOOK_S = 3.0
+_SEARCH_TIME_BUDGET_S = 3.0
 """So long the log is read backwards for a row."""
 
 
-def differences_of(found: Apart, most: int) -> list[Difference]:
+def differences_of(found: RowDiff, most: int) -> list[Difference]:
     """The first `most` rows that differ, ordered by key as far as it is bytes."""
     names = [column.name for column in key_of(found.table)]
-    return _keyed(found, names, most) if names else _counted(found, most)
+    return _keyed_differences(found, names, most) if names else _counted_differences(found, most)
 
 
-def _keyed(found: Apart, names: Sequence[str], most: int) -> list[Difference]:
+def _keyed_differences(found: RowDiff, names: Sequence[str], most: int) -> list[Difference]:
     ours, theirs = (
         dict(zip(keys_bytes(found.table, side), range(side.num_rows), strict=True)) for side in (found.come, found.gone)
     )
@@ -45,7 +45,7 @@ def _keyed(found: Apart, names: Sequence[str], most: int) -> list[Difference]:
     return differences
 
 
-def _counted(found: Apart, most: int) -> list[Difference]:
+def _counted_differences(found: RowDiff, most: int) -> list[Difference]:
     """Of a table without a key: equal rows are one difference, as often as they are there too often."""
     differences = []
     for kind, side in ((MISSING, found.come), (EXTRA, found.gone)):
@@ -75,25 +75,25 @@ def _value(column: pa.ChunkedArray, number: int) -> Any:
         return raw
 
 
-def said_last(settings: Settings, difference: Difference, until: int) -> Difference:
+def last_in_binlog(settings: Settings, difference: Difference, until: int) -> Difference:
     """With what the binlog says of the row last through `until` (TSO), as far back as is found in a few seconds. What
     can't be had is no error.
     """
     if difference.key == (difference.upstream or difference.downstream):
         return difference  # no key tells it from others
     try:
-        past = Past.of(settings)
+        past = HistoryLog.open(settings)
         name = exactly(difference.table)
-        query = Query(
+        query = SearchQuery(
             past.first, until, (name,), ("insert", "update", "delete"), key=_key_text(difference.key), limit=1
         )
-        look = newest(past, query, Patience(_LOOK_S))
+        look = recent_page(past, query, TimeBudget(_SEARCH_TIME_BUDGET_S))
         last = next((one for one in look.found if isinstance(one, FoundTransaction)), None)
         if last is None:
             reached = f"since {tso.text(look.through)}" if look.through > past.first else "in what is kept of it"
             return replace(difference, binlog=f"nothing of this row {reached}")
         window = settings.open_relay().find(last.commit_ts - 1)
-        return difference.said_last(_what(last), last.commit_ts, _window(window))
+        return difference.said_last(_change_text(last), last.commit_ts, _window(window))
     except (SluiceError, OSError) as error:
         return replace(difference, binlog=f"not known: {error}")
 
@@ -105,7 +105,7 @@ def _key_text(key: Mapping[str, Any]) -> str:
     )
 
 
-def _what(last: FoundTransaction) -> str:
+def _change_text(last: FoundTransaction) -> str:
     kinds = [
         word
         for word in ("inserts", "updates", "deletes")
@@ -115,5 +115,5 @@ def _what(last: FoundTransaction) -> str:
     return f"{done or 'changed'} by the transaction that was committed at {tso.text(last.commit_ts)}"
 
 
-def _window(window: Window | None) -> str:
+def _window(window: WindowRecord | None) -> str:
     return f"({window.lo}, {window.hi}]" if window is not None else ""

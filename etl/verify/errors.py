@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from errors import SluiceError
+from sluice.errors import SluiceError
 
 if TYPE_CHECKING:
-    from etl.verify.result import VerifySummary
+    from sluice.etl.verify.result import VerifySummary
 
-_SHOWN = 10
+_MAX_SHOWN = 10
 
 
 class VerifyError(SluiceError):
@@ -27,14 +27,14 @@ class UnequalError(SluiceError):
     def of(cls, summary: VerifySummary) -> Self:
         """Names the tables, and the first row of each."""
         told = []
-        for table in summary.unequal[:_SHOWN]:
+        for table in summary.unequal[:_MAX_SHOWN]:
             if table.problem:
                 told.append(f"{table.name} can't be compared: {table.problem}")
                 continue
             first = table.examples[0] if table.examples else None
             row = f", among them {dict(first.key)}, {first.kind}" if first is not None else ""
             told.append(f"{table.name}: {max(table.differences, 1):,} rows of {table.rows:,} differ{row}")
-        told += [f"{name} is downstream only" for name in summary.only_downstream[:_SHOWN]]
+        told += [f"{name} is downstream only" for name in summary.only_downstream[:_MAX_SHOWN]]
         told += [] if summary.tables else ["no table was compared"]
-        more = f"; and {len(summary.unequal) - _SHOWN} more tables" if len(summary.unequal) > _SHOWN else ""
+        more = f"; and {len(summary.unequal) - _MAX_SHOWN} more tables" if len(summary.unequal) > _MAX_SHOWN else ""
         return cls(f"at the checkpoint {summary.ts}: {'; '.join(told)}{more}")

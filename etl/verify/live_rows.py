@@ -8,52 +8,52 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Protocol
 
-from etl.backfill.tables import key_behind
-from etl.base.downstream_reader import DownstreamSnapshot
-from etl.base.downstream_rows import DownstreamTable
-from etl.base.hindrances import place_of
-from etl.copy.definitions import Definitions
-from etl.copy.errors import CopyError
-from etl.copy.tidb_rows import read_rows
-from etl.copy.tidb_session import TidbAddress, TidbSession
-from etl.formats.key_ranges import KeyColumn
-from etl.settings import Settings
-from etl.verify.errors import VerifyError
-from etl.verify.merged import Merged, as_first, merged
-from etl.verify.rows_apart import Apart, apart, as_table
-from etl.verify.sweep_round import Low
-from upstream.schema import Table
+from sluice.etl.changes.formats.key_ranges import KeyColumn
+from sluice.etl.copy.backfill.upstream_catalog import key_behind
+from sluice.etl.copy.definitions import SourceSchema
+from sluice.etl.copy.errors import CopyError
+from sluice.etl.copy.tidb_rows import read_rows
+from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
+from sluice.etl.history.snapshots.consistent_reader import ConsistentReader
+from sluice.etl.history.snapshots.downstream_rows import DownstreamTable
+from sluice.etl.history.snapshots.preflight import downstream_table_of
+from sluice.etl.settings import Settings
+from sluice.etl.verify.errors import VerifyError
+from sluice.etl.verify.full_scan import Low
+from sluice.etl.verify.merged import MergedTable, merged_tables, renamed_as_first
+from sluice.etl.verify.row_diff import RowDiff, as_table, diff_rows
+from sluice.tidb.schema import Table
 
-__all__ = ["Compared", "LiveRows", "Upstream", "live_rows"]
+__all__ = ["LiveComparison", "LiveRows", "LiveUpstream", "open_live_rows"]
 
 
-class Upstream(Protocol):
+class LiveUpstream(Protocol):
     """The upstream as it is needed here. Both raise CopyError, PDError, TiKVError."""
 
     @property
     def address(self) -> TidbAddress: ...
 
-    def definitions(self, ts: int) -> Definitions:
+    def definitions(self, ts: int) -> SourceSchema:
         """All tables as of `ts` (TSO)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """`rows`, `bytes`: what was read of the upstream; `apart`: what isn't the same."""
+class LiveComparison:
+    """`rows`, `bytes`: what was read of the upstream; `diff_rows`: what isn't the same."""
 
     rows: int
     bytes: int
-    apart: Apart
+    apart: RowDiff
 
 
 class LiveRows:
     """Both sides at `ts` (TSO), the downstream's checkpoint. `tables`: those that can be compared, by id; of tables
-    that are merged the first one stands under the ids of all, `merged` has all by its name. `own`: all tables that the
-    upstream has, by id, `names` their names; `left_out`: why some can't be compared, by name.
+    that are merged the first one stands under the ids of all, `merged_tables` has all by its name. `own`: all tables
+    that the upstream has, by id, `names` their names; `left_out`: why some can't be compared, by name.
     """
 
     def __init__(
-        self, settings: Settings, snapshot: DownstreamSnapshot, session: TidbSession, definitions: Definitions
+        self, settings: Settings, snapshot: ConsistentReader, session: TidbSession, definitions: SourceSchema
     ) -> None:
         self._snapshot = snapshot
         self._session = session
@@ -65,23 +65,23 @@ class LiveRows:
         users = [table for table in definitions.of_users().tables if table.is_base_table]
         self.names = frozenset(table.full_name for table in users)
         self.own = {table.id: table for table in users}
-        for group in merged(settings, users):
+        for group in merged_tables(settings, users):
             self._take_merged(group)
         for table in users:
             if table.id not in self._places and table.full_name not in self.left_out:
-                place = place_of(settings, table)
+                place = downstream_table_of(settings, table)
                 if isinstance(place, str):
                     self.left_out[table.full_name] = place
                 else:
                     self._places[table.id] = place
 
-    def _take_merged(self, group: Merged) -> None:
+    def _take_merged(self, group: MergedTable) -> None:
         if why := group.unlike():
             self.left_out |= dict.fromkeys((table.full_name for table in group.tables), why)
             return
         first, *others = group.tables
         self.merged[first.full_name] = group.tables
-        self._sources[first.id] = tuple(as_first(first, other) for other in others)
+        self._sources[first.id] = tuple(renamed_as_first(first, other) for other in others)
         self._places |= dict.fromkeys((table.id for table in group.tables), group.place)
 
     @property
@@ -89,10 +89,10 @@ class LiveRows:
         return {table_id: place.table for table_id, place in self._places.items()}
 
     def key_behind(self, table: Table, key: list[KeyColumn], within: tuple[Low, Low], rows: int) -> Low:
-        """See `etl.verify.sweep_round.Ends`."""
+        """See `sluice.etl.verify.full_scan.RangeBounds`."""
         return key_behind(self._session.query, table, key, within, rows)
 
-    def compare(self, table: Table, condition: str) -> Compared:
+    def compare(self, table: Table, condition: str) -> LiveComparison:
         """The rows that a condition takes, "" for all of the table's. Raises CopyError, BaseError, TableChanged,
         DownstreamError.
         """
@@ -100,15 +100,17 @@ class LiveRows:
         sources = (replace(table, columns=table.writable_columns), *self._sources.get(table.id, ()))
         ours = as_table(table, chain.from_iterable(read_rows(self._session, source, where) for source in sources))
         theirs = as_table(table, self._snapshot.rows_where(0, self._places[table.id], where))
-        return Compared(ours.num_rows, ours.nbytes, apart(table, ours, theirs))
+        return LiveComparison(ours.num_rows, ours.nbytes, diff_rows(table, ours, theirs))
 
 
 @contextmanager
-def live_rows(settings: Settings, cluster_id: int, upstream: Upstream, patience_s: float) -> Iterator[LiveRows]:
+def open_live_rows(
+    settings: Settings, cluster_id: int, upstream: LiveUpstream, patience_s: float
+) -> Iterator[LiveRows]:
     """Raises BaseError, transient if there was no consistent checkpoint for so long; VerifyError, transient too, if
     TiDB no longer knows that moment; DownstreamError, and what the upstream raises.
     """
-    with DownstreamSnapshot.open(settings.downstream, cluster_id, 1, patience_s=patience_s) as snapshot:
+    with ConsistentReader.open(settings.downstream, cluster_id, 1, patience_s=patience_s) as snapshot:
         ts = snapshot.checkpoint.commit_ts
         with closing(TidbSession(upstream.address)) as session:
             try:

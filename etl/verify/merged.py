@@ -6,19 +6,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from etl.base.downstream_rows import DownstreamTable, page_key
-from etl.rules import RouteError
-from etl.settings import Settings
-from upstream.codec.columnar import arrow_type
-from upstream.folded import folded
-from upstream.schema import Column, Table
-from upstream.table_name import full_name
+from sluice.etl.changes.rules import RouteError
+from sluice.etl.history.snapshots.downstream_rows import DownstreamTable, page_key
+from sluice.etl.settings import Settings
+from sluice.tidb.codec.columnar import arrow_type
+from sluice.tidb.folded import folded
+from sluice.tidb.schema import Column, Table
+from sluice.tidb.table_name import full_name
 
-__all__ = ["Merged", "as_first", "identity", "merged", "merged_into", "visible_columns"]
+__all__ = ["MergedTable", "identity_columns", "merged_into", "merged_tables", "renamed_as_first", "visible_columns"]
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergedTable:
     """One table, or several that are merged into `schema`.`name` downstream, by full name: the first stands for all."""
 
     tables: tuple[Table, ...]
@@ -33,9 +33,9 @@ class Merged:
     def unlike(self) -> str:
         """Why they can't be compared as one, "" if they can."""
         first = self.tables[0]
-        shape = _shape(first)
+        shape = _comparable_shape(first)
         for table in self.tables[1:]:
-            if _shape(table) != shape:
+            if _comparable_shape(table) != shape:
                 return (
                     f"{first.full_name} and {table.full_name} are merged into {full_name(self.schema, self.name)}, and"
                     " have other columns or another key: their rows can't be compared as those of one table"
@@ -43,7 +43,7 @@ class Merged:
         return ""
 
 
-def merged(settings: Settings, tables: Iterable[Table]) -> list[Merged]:
+def merged_tables(settings: Settings, tables: Iterable[Table]) -> list[MergedTable]:
     """Those of `tables` that are merged with others, all that are merged into one together."""
     found: dict[tuple[str, str], list[Table]] = {}
     for table in tables:
@@ -51,7 +51,7 @@ def merged(settings: Settings, tables: Iterable[Table]) -> list[Merged]:
         if target is not None:
             found.setdefault(target, []).append(table)
     return [
-        Merged(tuple(sorted(members, key=lambda table: table.full_name)), *target)
+        MergedTable(tuple(sorted(members, key=lambda table: table.full_name)), *target)
         for target, members in sorted(found.items())
     ]
 
@@ -74,7 +74,7 @@ def merged_into(settings: Settings, schema: str, name: str) -> tuple[str, str] |
     return (target.schema, target.table) if target.is_merged else None
 
 
-def as_first(first: Table, other: Table) -> Table:
+def renamed_as_first(first: Table, other: Table) -> Table:
     """The other with the columns that may be written, under the names and in the order that the first has them in. Both
     have the same shape.
     """
@@ -88,17 +88,17 @@ def visible_columns(table: Table) -> list[Column]:
     return [column for column in table.columns if column.public and not column.hidden]
 
 
-def identity(table: Table) -> tuple[str, ...]:
+def identity_columns(table: Table) -> tuple[str, ...]:
     """The first of its keys that has no NULL."""
     known = {column.name: column for column in table.columns}
     return next((key for key in table.unique_keys() if all(known[name].not_null for name in key)), ())
 
 
-def _shape(table: Table) -> tuple[Any, ...]:
+def _comparable_shape(table: Table) -> tuple[Any, ...]:
     """What tables have in common whose rows can be compared as one table's."""
     columns = {
         folded(column.name): (column.kind, arrow_type(column), column.charset, column.not_null, column.elems)
         for column in visible_columns(table)
     }
-    key, rows = (folded(column.name) for column in page_key(table)), (folded(name) for name in identity(table))
+    key, rows = (folded(column.name) for column in page_key(table)), (folded(name) for name in identity_columns(table))
     return columns, tuple(key), tuple(rows)

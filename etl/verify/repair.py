@@ -8,28 +8,28 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from etl.backfill import BackfillRequest, create_backfill
-from etl.downstream import MySQLSession
-from etl.formats.sql_text import quote_name
-from etl.reapply.newest_rows import condition_of
-from etl.settings import Settings
-from etl.verify.errors import VerifyError
-from etl.verify.kept import KeptResults
-from etl.verify.repair_sql import TableRepair, repair_script
-from etl.verify.request import VerifyRequest
-from etl.verify.result import TableResult, VerifySummary
-from etl.verify.rows_apart import Apart, key_of, keys_apart
-from etl.verify.tables import only_columns
-from relay.jobs import Job
-from upstream.folded import folded
-from upstream.schema import Table
-from upstream.table_name import TableName, exactly
+from sluice.etl.changes.formats.sql_text import quote_name
+from sluice.etl.copy.backfill import BackfillRequest, create_backfill
+from sluice.etl.downstream import MySQLSession
+from sluice.etl.settings import Settings
+from sluice.etl.verify.errors import VerifyError
+from sluice.etl.verify.reapply.latest_rows import condition_of
+from sluice.etl.verify.repair_sql import RepairStatements, repair_script
+from sluice.etl.verify.request import VerifyRequest
+from sluice.etl.verify.result import TableResult, VerifySummary
+from sluice.etl.verify.row_diff import RowDiff, differing_keys, key_of
+from sluice.etl.verify.saved_results import SavedResults
+from sluice.etl.verify.tables import only_columns
+from sluice.relay.jobs import Job
+from sluice.tidb.folded import folded
+from sluice.tidb.schema import Table
+from sluice.tidb.table_name import TableName, exactly
 
-__all__ = ["again", "create_repair", "repair_sql", "table_repair"]
+__all__ = ["create_repair", "recheck_request", "repair_sql", "table_repair"]
 
-_KEYS = 200
+_KEYS_PER_CHUNK = 200
 """Rows of a chunk."""
-_MOST_KEYS = 20_000
+_MAX_KEYS = 20_000
 """Of a table in which more rows differ all rows are copied."""
 
 
@@ -38,7 +38,7 @@ def repair_sql(settings: Settings, summary: VerifySummary) -> Iterator[bytes]:
     if no row differs. Raises DownstreamError, relay errors, OSError.
     """
     relay = settings.open_relay()
-    found = KeptResults(relay.storage, summary.job).apart()
+    found = SavedResults(relay.storage, summary.job).apart()
     results = [one for one in summary.unequal if one.name in found and not one.problem]
     last = relay.last()
     if not results or last is None:
@@ -72,8 +72,8 @@ def create_repair(settings: Settings, summary: VerifySummary, by: str) -> Job:
             f" from base and archive: `sluice restore --until {summary.ts} {names}`",
         )
     _refuse_merged(settings, wrong)
-    found = KeptResults(settings.open_relay().storage, summary.job).apart()
-    only = {one.name: tuple(_conditions(found[one.name])) for one in wrong if _is_named(one, found)}
+    found = SavedResults(settings.open_relay().storage, summary.job).apart()
+    only = {one.name: tuple(_key_conditions(found[one.name])) for one in wrong if _is_named(one, found)}
     request = BackfillRequest(tuple(exactly(one.name) for one in wrong), only=only)
     return create_backfill(settings, request, by)
 
@@ -88,34 +88,34 @@ def _refuse_merged(settings: Settings, wrong: Iterable[TableResult]) -> None:
         )
 
 
-def again(summary: VerifySummary) -> VerifyRequest:
+def recheck_request(summary: VerifySummary) -> VerifyRequest:
     """What to verify once a repair is done: the tables that differed, in the same way."""
     return VerifyRequest(tuple(exactly(one.name) for one in summary.unequal), summary.how)
 
 
-def _is_named(one: TableResult, found: Mapping[str, Apart]) -> bool:
+def _is_named(one: TableResult, found: Mapping[str, RowDiff]) -> bool:
     """Whether the rows that differ are known one by one, and few enough."""
     apart = found.get(one.name)
-    return apart is not None and not one.more and bool(key_of(apart.table)) and apart.count <= _MOST_KEYS
+    return apart is not None and not one.more and bool(key_of(apart.table)) and apart.count <= _MAX_KEYS
 
 
-def _conditions(found: Apart) -> Iterator[str]:
-    keys = keys_apart(found)
-    for first in range(0, keys.num_rows, _KEYS):
-        yield condition_of(found.table, keys.slice(first, _KEYS))
+def _key_conditions(found: RowDiff) -> Iterator[str]:
+    keys = differing_keys(found)
+    for first in range(0, keys.num_rows, _KEYS_PER_CHUNK):
+        yield condition_of(found.table, keys.slice(first, _KEYS_PER_CHUNK))
 
 
-def table_repair(session: MySQLSession, found: Apart, downstream: str, more: int = 0) -> TableRepair:
+def table_repair(session: MySQLSession, found: RowDiff, downstream: str, more: int = 0) -> RepairStatements:
     """The rows of a table that differ, with the columns that can be written in `downstream` (`schema.table`). Raises
     DownstreamError.
     """
     schema, name = TableName.parse(downstream)
-    place = _written(session, found.table, schema, name)
+    place = _downstream_definition(session, found.table, schema, name)
     names = [column.name for column in place.writable_columns]
-    return TableRepair(place, found.gone.select(names), found.come.select(names), more)
+    return RepairStatements(place, found.gone.select(names), found.come.select(names), more)
 
 
-def _written(session: MySQLSession, table: Table, schema: str, name: str) -> Table:
+def _downstream_definition(session: MySQLSession, table: Table, schema: str, name: str) -> Table:
     """The table as it is downstream, without the columns that the server there computes."""
     computed = {
         folded(str(column))

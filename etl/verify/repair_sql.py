@@ -15,32 +15,33 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl.formats.comments import plain
-from etl.formats.deletes import head
-from etl.formats.inserts import grouped, inserts
-from etl.formats.sql_text import (
-    BYTEWISE,
-    broken_text,
+from sluice.etl.changes.formats.comments import printable_ascii
+from sluice.etl.changes.formats.deletes import delete_head
+from sluice.etl.changes.formats.inserts import grouped_rows, inserts
+from sluice.etl.changes.formats.sql_text import (
+    BYTEWISE_KINDS,
+    invalid_utf8_mask,
     join,
     key_conditions,
     literal,
     quote_name,
     row_conditions,
 )
-from etl.verify.rows_apart import key_of, one_array
-from upstream import column_types, tso
-from upstream.schema import Column, Table
+from sluice.etl.verify.row_diff import key_of, one_array
+from sluice.tidb import column_types, tso
+from sluice.tidb.schema import Column, Table
 
-__all__ = ["TableRepair", "repair_script"]
+__all__ = ["RepairStatements", "repair_script"]
 
 _MODE = "STRICT_TRANS_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
 
 
 @dataclass(frozen=True, slots=True)
-class TableRepair:
+class RepairStatements:
     """A table whose rows differ. `place`: the table under its name downstream; `gone`: rows that are downstream and
     aren't upstream's, `come`: rows of the upstream that aren't downstream; a row that is another is in both.
-    `place.writable_columns` in types and texts of `upstream.rows.arrow_schema`. `more`: rows differ that aren't here.
+    `place.writable_columns` in types and texts of `sluice.tidb.rows.arrow_schema`. `more`: rows differ that aren't
+    here.
     """
 
     place: Table
@@ -63,7 +64,7 @@ class TableRepair:
         found = np.zeros(self.come.num_rows, bool)
         for column in self.place.writable_columns:
             array = one_array(self.come[column.name])
-            if column.kind in BYTEWISE and (broken := broken_text(array)) is not None:
+            if column.kind in BYTEWISE_KINDS and (broken := invalid_utf8_mask(array)) is not None:
                 found |= np.asarray(broken)
             if column.kind == "enum" and "" not in column.elems:
                 found |= np.asarray(pc.fill_null(pc.equal(array.cast(pa.large_binary()), b""), fill_value=False))
@@ -77,12 +78,12 @@ class TableRepair:
     def _deletes(self) -> Iterator[tuple[int, bytes]]:
         if not self.gone.num_rows:
             return
-        conditions, begin = self._conditions(), head(self.place)
+        conditions, begin = self._conditions(), delete_head(self.place)
         if not self.key:
             for condition, count in Counter(conditions).items():
                 yield count, begin + condition + b" LIMIT %d" % count
             return
-        for group in grouped([b"(" + condition + b")" for condition in conditions]):
+        for group in grouped_rows([b"(" + condition + b")" for condition in conditions]):
             yield len(group), begin + b"\nOR ".join(group)
 
     def _conditions(self) -> list[bytes]:
@@ -118,7 +119,7 @@ def _exact(column: Column) -> Column:
     return replace(column, tp=column_types.DOUBLE) if column.kind == "float" else column
 
 
-def repair_script(ts: int, checkpoint: tuple[str, int], tables: Sequence[TableRepair]) -> Iterator[bytes]:
+def repair_script(ts: int, checkpoint: tuple[str, int], tables: Sequence[RepairStatements]) -> Iterator[bytes]:
     """Line by line, or statement by statement. `ts` (TSO): the checkpoint at which the tables were compared;
     `checkpoint`: the checkpoint table's full name, quoted, and the cluster's id. It ends without COMMIT: who runs it
     compares numbers first. Nothing that comes from rows or names stands in a comment as it is.
@@ -135,7 +136,7 @@ def repair_script(ts: int, checkpoint: tuple[str, int], tables: Sequence[TableRe
     yield f"SELECT checkPoint AS must_say_{ts} {where} FOR UPDATE;".encode()
     expected = 0
     for repair in tables:
-        yield f"-- {plain(repair.place.full_name)}".encode()
+        yield f"-- {printable_ascii(repair.place.full_name)}".encode()
         for rows, statement in repair.statements():
             expected += rows
             yield statement + b";"
@@ -145,11 +146,11 @@ def repair_script(ts: int, checkpoint: tuple[str, int], tables: Sequence[TableRe
     yield b"-- Without either nothing is changed."
 
 
-def _heading(ts: int, tables: Sequence[TableRepair]) -> Iterator[str]:
+def _heading(ts: int, tables: Sequence[RepairStatements]) -> Iterator[str]:
     yield f"Makes the downstream what the upstream was at the checkpoint {tso.text(ts)}:"
     for repair in tables:
         left = int(repair.unwritable.sum())
-        name = plain(repair.place.full_name)
+        name = printable_ascii(repair.place.full_name)
         yield f"  {name}: {repair.gone.num_rows:,} rows go, {repair.come.num_rows - left:,} come"
         if left:
             yield (

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from etl.rules import Filter, only_tables
-from etl.verify.errors import VerifyError
+from sluice.etl.changes.rules import Filter, only_tables
+from sluice.etl.verify.errors import VerifyError
 
-__all__ = ["AUTO", "WAYS", "VerifyRequest"]
+__all__ = ["AUTO", "METHODS", "VerifyRequest"]
 
 AUTO = "auto"
-WAYS = ("auto", "upstream", "archive")
+METHODS = ("auto", "upstream", "archive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class VerifyRequest:
 
     def check(self) -> None:
         """Raises VerifyError for what isn't possible."""
-        if self.how not in WAYS:
-            raise VerifyError(f"{self.how!r} is no way to verify", way_out=f"one of {', '.join(WAYS)}")
+        if self.how not in METHODS:
+            raise VerifyError(f"{self.how!r} is no way to verify", way_out=f"one of {', '.join(METHODS)}")
         if wrong := [glob for glob in self.tables if "." not in glob]:
             raise VerifyError(f"{wrong[0]!r} names no table", way_out="write schema.table; * and ? stand for others")
 

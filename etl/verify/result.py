@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from etl.verify.side import Difference
-from etl.verify.tables import LeftOut
-from relay.verified import How, TableVerified, VerifiedRun
+from sluice.etl.verify.endpoint import Difference
+from sluice.etl.verify.tables import ExcludedTable
+from sluice.relay.verification_log import TableVerified, VerificationMethod, VerifiedRun
 
 __all__ = ["TableResult", "VerifySummary"]
 
@@ -38,7 +38,7 @@ class TableResult:
         """Whether it was compared and no row differs."""
         return not (self.differences or self.more or self.problem)
 
-    def verified(self, at_ms: int, how: How, job: str) -> TableVerified:
+    def verified(self, at_ms: int, how: VerificationMethod, job: str) -> TableVerified:
         """As the relay log keeps it."""
         differences = max(self.differences, int(self.more > 0))
         return TableVerified(
@@ -61,18 +61,19 @@ class TableResult:
 
 @dataclass(frozen=True, slots=True)
 class VerifySummary:
-    """How a run ended. `state`: as in `relay.jobs.STATES`; `ts` (TSO): the last checkpoint at which both sides were
+    """How a run ended. `state`: as in `sluice.relay.jobs.STATES`; `ts` (TSO): the last checkpoint at which both sides
+    were
     read; `left_out`: tables that the settings keep from being equal; `at_ms`: Unix ms.
     """
 
     job: str
     state: str
-    how: How = "upstream"
+    how: VerificationMethod = "upstream"
     ts: int = 0
     at_ms: int = 0
     seconds: float = 0.0
     tables: tuple[TableResult, ...] = ()
-    left_out: tuple[LeftOut, ...] = field(default=())
+    left_out: tuple[ExcludedTable, ...] = field(default=())
     notes: tuple[str, ...] = ()
     only_downstream: tuple[str, ...] = ()
     """Tables that the downstream has in replicated databases, and that no table of the upstream goes to."""

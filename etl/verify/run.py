@@ -8,45 +8,45 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from etl.asof import Run as SparkRun
-from etl.base.downstream_reader import DownstreamSnapshot
-from etl.base.hindrances import left_out
-from etl.base.place import BasePlace
-from etl.base.unchanged import ids_of
-from etl.copy.definitions import Definitions
-from etl.copy.errors import CopyError
-from etl.copy.gc_hold import GcHold
-from etl.copy.tidb_session import TidbAddress
-from etl.downstream import MySQLSession
-from etl.ownership import Pipeline
-from etl.settings import Settings
-from etl.verify.against_past import compare_with_past
-from etl.verify.comparison import Compared, Comparison, RangeDone
-from etl.verify.differences import differences_of
-from etl.verify.downstream_side import DownstreamSide
-from etl.verify.errors import VerifyError
-from etl.verify.kept import KeptResults
-from etl.verify.lost import with_lost_transactions
-from etl.verify.request import AUTO, VerifyRequest
-from etl.verify.result import TableResult, VerifySummary
-from etl.verify.side import ComparedTable
-from etl.verify.tables import compared_tables, only_downstream
-from etl.verify.taking import EXAMPLES, Ordered, Taking
-from etl.verify.upstream_side import UpstreamSide
-from relay.jobs import CANCEL, CANCELLED, DONE, PAUSED, Done, Job, Run, Runner, TableProgress
-from relay.verified import ARCHIVE, UPSTREAM, How, Verifications
+from sluice.etl.copy.definitions import SourceSchema
+from sluice.etl.copy.errors import CopyError
+from sluice.etl.copy.gc_safepoint import GcSafePoint
+from sluice.etl.copy.tidb_session import TidbAddress
+from sluice.etl.downstream import MySQLSession
+from sluice.etl.downstream.ownership import PipelineIdentity
+from sluice.etl.history.as_of import PlanExecutor as SparkRun
+from sluice.etl.history.snapshots.consistent_reader import ConsistentReader
+from sluice.etl.history.snapshots.place import PipelineContext
+from sluice.etl.history.snapshots.preflight import excluded_problems
+from sluice.etl.history.snapshots.reuse import ids_of
+from sluice.etl.settings import Settings
+from sluice.etl.verify.against_past import compare_with_archive
+from sluice.etl.verify.differences import differences_of
+from sluice.etl.verify.downstream_endpoint import DownstreamEndpoint
+from sluice.etl.verify.endpoint import ComparedTable
+from sluice.etl.verify.errors import VerifyError
+from sluice.etl.verify.explain_missing import explain_missing
+from sluice.etl.verify.request import AUTO, VerifyRequest
+from sluice.etl.verify.result import TableResult, VerifySummary
+from sluice.etl.verify.result_collector import MAX_EXAMPLES, ResultCollector, VerifyStopRequested
+from sluice.etl.verify.saved_results import SavedResults
+from sluice.etl.verify.table_compare import ComparedRange, TableComparer, TableComparison
+from sluice.etl.verify.tables import compared_tables, only_downstream
+from sluice.etl.verify.upstream_endpoint import UpstreamEndpoint
+from sluice.relay.jobs import CANCEL, CANCELLED, DONE, PAUSED, Job, JobCounts, JobRun, Runner, TableProgress
+from sluice.relay.verification_log import ARCHIVE, UPSTREAM, VerificationMethod, Verifications
 
 __all__ = ["KIND", "cancel_verify", "create_verify", "differing_rows", "run_verify"]
 
 log = logging.getLogger("sluice.verify")
 
 KIND = "verify"
-_TRIES = 5
+_MAX_ATTEMPTS = 5
 
 
 def create_verify(settings: Settings, request: VerifyRequest, by: str) -> Job:
     """Write down that both sides are to be compared; `by` whom it was asked for. Raises VerifyError, errors of
-    `BasePlace`.
+    `PipelineContext`.
     """
     request.check()
     if settings.downstream.type != "mysql":
@@ -58,9 +58,9 @@ def create_verify(settings: Settings, request: VerifyRequest, by: str) -> Job:
         raise VerifyError(
             "[upstream] sql-host is missing: it says where TiDB is read", way_out="or verify --how archive"
         )
-    with BasePlace.of(settings) as place:
+    with PipelineContext.open(settings) as place:
         job = place.jobs.create(KIND, request.to_json(), place.touches, by)
-        job.keep_plan({"how": request.how, "tables": list(request.tables)})
+        job.save_plan({"how": request.how, "tables": list(request.tables)})
         return job
 
 
@@ -69,28 +69,30 @@ def run_verify(settings: Settings, job_id: str, runner: Runner, *, spark: SparkR
     the past is computed. Raises VerifyError, BaseError, CopyError, DownstreamError, PDError, TiKVError, RelayError,
     JobRunsError, LeaseLostError, SparkError, OSError.
     """
-    with BasePlace.of(settings) as place:
+    with PipelineContext.open(settings) as place:
         job = place.jobs.get(job_id)
-        job.kept_plan(KIND)  # before what was asked is understood: it may be another kind's
+        job.plan_of_kind(KIND)  # before what was asked is understood: it may be another kind's
         request = VerifyRequest.from_json(job.spec.asked)
-        with job.run_as(runner) as run:
-            return _Verifying(place, job, run, request, spark).verified()
+        with job.run(runner) as run:
+            return _VerifyJob(place, job, run, request, spark).verified()
 
 
 def cancel_verify(settings: Settings, job_id: str, runner: Runner) -> None:
     """Give up a job that no process runs. Raises as `run_verify`."""
-    with BasePlace.of(settings) as place, place.jobs.get(job_id).run_as(runner) as run:
+    with PipelineContext.open(settings) as place, place.jobs.get(job_id).run(runner) as run:
         run.end(CANCELLED)
 
 
-class _Verifying:
+class _VerifyJob:
     """A run of the job."""
 
-    def __init__(self, place: BasePlace, job: Job, run: Run, request: VerifyRequest, spark: SparkRun | None) -> None:
+    def __init__(
+        self, place: PipelineContext, job: Job, run: JobRun, request: VerifyRequest, spark: SparkRun | None
+    ) -> None:
         self._place, self._job, self._run, self._request, self._spark = place, job, run, request, spark
         self._settings = place.settings
-        self._taking = Taking(place, job, run)
-        self._how: How = UPSTREAM
+        self._results = ResultCollector(place, job, run)
+        self._how: VerificationMethod = UPSTREAM
         self._names: frozenset[str] | None = None
         self._only_downstream: tuple[str, ...] = ()
         self._began = time.monotonic()
@@ -99,8 +101,8 @@ class _Verifying:
         """Compare all that is asked for, or do as was ordered."""
         try:
             self._compare()
-        except Ordered:
-            self._taking.save()
+        except VerifyStopRequested:
+            self._results.save()
             state = CANCELLED if self._run.order == CANCEL else PAUSED
             self._run.end(state, said="" if state == CANCELLED else "paused by an order")
             return self._summary(state)
@@ -112,53 +114,53 @@ class _Verifying:
         return summary
 
     def _summary(self, state: str) -> VerifySummary:
-        tables = tuple(sorted(self._taking.results.values(), key=lambda table: table.name))
+        tables = tuple(sorted(self._results.results.values(), key=lambda table: table.name))
         return VerifySummary(
-            self._job.id, state, self._how, self._taking.ts, time.time_ns() // 1_000_000,
-            round(time.monotonic() - self._began, 3), tables, tuple(self._taking.left.values()),
-            tuple(self._taking.notes), self._only_downstream,
+            self._job.id, state, self._how, self._results.ts, time.time_ns() // 1_000_000,
+            round(time.monotonic() - self._began, 3), tables, tuple(self._results.left.values()),
+            tuple(self._results.notes), self._only_downstream,
         )  # fmt: skip
 
     def _compare(self) -> None:
         """Until every table is compared: what a DDL changes meanwhile is looked at again, at a later checkpoint."""
-        for attempt in range(_TRIES):
-            before = len(self._taking.results)
-            self._taking.check_order()
+        for attempt in range(_MAX_ATTEMPTS):
+            before = len(self._results.results)
+            self._results.check_order()
             self._run.doing("waiting for a checkpoint to read at")
             changed = self._look()
             if not changed:
                 return
             for name, why in changed.items():
                 log.info("%s is looked at again: %s", name, why)
-            if attempt == _TRIES - 1 and len(self._taking.results) == before:
+            if attempt == _MAX_ATTEMPTS - 1 and len(self._results.results) == before:
                 break
         for name, why in changed.items():
-            self._taking.results[name] = TableResult(
-                name, "", self._taking.ts, problem=f"never steady for so long: {why}"
+            self._results.results[name] = TableResult(
+                name, "", self._results.ts, problem=f"never steady for so long: {why}"
             )
 
     def _look(self) -> dict[str, str]:
         """Compare what isn't compared yet at one checkpoint; the tables that a DDL has changed, and why."""
         with ExitStack() as stack:
             snapshot = stack.enter_context(
-                DownstreamSnapshot.open(
+                ConsistentReader.open(
                     self._settings.downstream,
                     self._place.cluster.pd.cluster_id,
                     max(self._settings.apply.worker_count, 1),
                 )
             )
-            self._taking.ts = snapshot.checkpoint.commit_ts
-            definitions = self._place.cluster.definitions(self._taking.ts)
+            self._results.ts = snapshot.checkpoint.commit_ts
+            definitions = self._place.cluster.definitions(self._results.ts)
             self._names = frozenset(table.full_name for table in definitions.of_users().tables)
             self._look_for_more(definitions)
-            self._taking.notes |= dict.fromkeys(left_out(self._settings, self._place.relay, self._taking.ts))
+            self._results.notes |= dict.fromkeys(excluded_problems(self._settings, self._place.relay, self._results.ts))
             if not self._with_tidb(stack):
                 self._how = ARCHIVE
-                names = [n for n in self._wanted(definitions) if n not in self._taking.results]
-                return compare_with_past(self._taking, snapshot, names, self._spark)
+                names = [n for n in self._wanted(definitions) if n not in self._results.results]
+                return compare_with_archive(self._results, snapshot, names, self._spark)
             return self._with_upstream(snapshot, definitions)
 
-    def _look_for_more(self, definitions: Definitions) -> None:
+    def _look_for_more(self, definitions: SourceSchema) -> None:
         """Look for tables that only the downstream has, if all are asked for and no DDL comes between."""
         if self._request.tables:
             return
@@ -169,7 +171,7 @@ class _Verifying:
         finally:
             session.close()
         if found:
-            _, touched = self._place.ddl_since(self._taking.ts)
+            _, touched = self._place.ddl_since(self._results.ts)
             self._only_downstream = () if touched is None or touched else tuple(found)
 
     def _with_tidb(self, stack: ExitStack) -> bool:
@@ -177,47 +179,47 @@ class _Verifying:
         if self._request.how == ARCHIVE:
             return False
         if not self._settings.upstream.sql_host:
-            self._taking.notes["[upstream] sql-host doesn't say where TiDB serves SQL"] = None
+            self._results.notes["[upstream] sql-host doesn't say where TiDB serves SQL"] = None
             return False
-        service = f"sluice-{Pipeline.of(self._settings).id}-{self._job.id}"
-        hold = GcHold(self._place.cluster.pd, service, self._taking.ts)
+        service = f"sluice-{PipelineIdentity.from_settings(self._settings).id}-{self._job.id}"
+        hold = GcSafePoint(self._place.cluster.pd, service, self._results.ts)
         try:
             stack.enter_context(hold)
         except CopyError as error:
             if self._request.how != AUTO:
                 raise
-            self._taking.notes[f"compared with the archive: {error}"] = None
+            self._results.notes[f"compared with the archive: {error}"] = None
             return False
         stack.callback(hold.release)
         return True
 
     # With TiDB
 
-    def _with_upstream(self, snapshot: DownstreamSnapshot, definitions: Definitions) -> dict[str, str]:
+    def _with_upstream(self, snapshot: ConsistentReader, definitions: SourceSchema) -> dict[str, str]:
         self._how = UPSTREAM
-        down = DownstreamSide(snapshot, f"{self._settings.downstream.host}:{self._settings.downstream.port}")
-        up = UpstreamSide(TidbAddress.of(self._settings.upstream), self._taking.ts, snapshot.sessions)
+        down = DownstreamEndpoint(snapshot, f"{self._settings.downstream.host}:{self._settings.downstream.port}")
+        up = UpstreamEndpoint(TidbAddress.from_settings(self._settings.upstream), self._results.ts, snapshot.sessions)
         tables = self._tables(definitions)
         changed: dict[str, str] = {}
-        differing: list[Compared] = []
-        said = Comparison(up, down).run(tables, self._taking.go_on)
+        differing: list[TableComparison] = []
+        said = TableComparer(up, down).run(tables, self._results.go_on)
         for one in said:
-            if isinstance(one, RangeDone):
-                self._taking.did(one.table.full_name, Done(one.rows, int(one.table.bytes * one.part)))
+            if isinstance(one, ComparedRange):
+                self._results.did(one.table.full_name, JobCounts(one.rows, int(one.table.bytes * one.part)))
                 continue
-            self._taking.did(one.table.full_name, Done(chunks=1))
+            self._results.did(one.table.full_name, JobCounts(chunks=1))
             if one.changed:
                 changed[one.table.full_name] = one.changed
             elif one.found.apart is not None or one.found.more:
                 differing.append(one)
             else:
-                result = _result(one, self._taking.ts)
-                self._taking.take(result)
-                self._taking.take_merged(one.table.table, one.table.others, result)
-        self._taking.check_order()
-        return changed | self._judge(differing)
+                result = _table_result(one, self._results.ts)
+                self._results.take(result)
+                self._results.add_merged(one.table.table, one.table.others, result)
+        self._results.check_order()
+        return changed | self._add_differing(differing)
 
-    def _tables(self, definitions: Definitions) -> list[ComparedTable]:
+    def _tables(self, definitions: SourceSchema) -> list[ComparedTable]:
         """What is to be compared now; what isn't is noted. Raises VerifyError if nothing is asked for that there is."""
         wanted = self._wanted(definitions)
         if not wanted and self._request.tables:
@@ -229,70 +231,71 @@ class _Verifying:
         session.connect()
         try:
             tables, left = compared_tables(
-                self._settings, definitions, session, set(wanted) - set(self._taking.results)
+                self._settings, definitions, session, set(wanted) - set(self._results.results)
             )
         finally:
             session.close()
-        mended = self._mended(definitions)
+        mended = self._tables_under_repair(definitions)
         for one in left:
             if one.is_fault:
-                self._taking.take(TableResult(one.name, "", self._taking.ts, problem=one.why))
+                self._results.take(TableResult(one.name, "", self._results.ts, problem=one.why))
             else:
-                self._taking.left[one.name] = one
+                self._results.left[one.name] = one
         found: list[ComparedTable] = []
         for table in tables:
             why = next((mended[source.id] for source in table.sources if source.id in mended), "")
-            self._taking.leave_out(table.full_name, why) if why else found.append(table)
-        self._run.begin_with(_progress(found, self._taking.results))
+            self._results.exclude(table.full_name, why) if why else found.append(table)
+        self._run.set_totals(_progress(found, self._results.results))
         return found
 
-    def _wanted(self, definitions: Definitions) -> list[str]:
+    def _wanted(self, definitions: SourceSchema) -> list[str]:
         """By full name."""
         return [
             table.full_name for table in definitions.of_users().tables
             if self._request.wants(table.schema_name, table.name) and table.is_base_table
         ]  # fmt: skip
 
-    def _mended(self, definitions: Definitions) -> dict[int, str]:
+    def _tables_under_repair(self, definitions: SourceSchema) -> dict[int, str]:
         """Tables of which rows may be missing until a job has brought them, and why."""
         return {
             table_id: f"rows may be missing until the job {mending.job} has brought them"
-            for mending in self._place.relay.appointments.mendings()
+            for mending in self._place.relay.aligned_chunks.repairs()
             if not self._place.jobs.is_over(mending.job)
             for table_id in mending.tables
         }
 
-    def _judge(self, differing: Iterable[Compared]) -> dict[str, str]:
+    def _add_differing(self, differing: Iterable[TableComparison]) -> dict[str, str]:
         """Take what differs, but for tables that a DDL may have touched before they were read: these are returned."""
         found = list(differing)
         if not found:
             return {}
-        reached, touched = self._place.ddl_since(self._taking.ts)
+        reached, touched = self._place.ddl_since(self._results.ts)
         changed: dict[str, str] = {}
         for one in found:
             if touched is None or any(touched & ids_of(source) for source in one.table.sources):
-                changed[one.table.full_name] = f"DDL was committed between {self._taking.ts} and {reached}"
+                changed[one.table.full_name] = f"DDL was committed between {self._results.ts} and {reached}"
             else:
                 self._differs(one)
         return changed
 
-    def _differs(self, one: Compared) -> None:
-        result, apart = _result(one, self._taking.ts), one.found.apart
+    def _differs(self, one: TableComparison) -> None:
+        result, apart = _table_result(one, self._results.ts), one.found.apart
         if apart is not None:
-            result = with_lost_transactions(self._settings, self._place.cluster.tikv, result, apart)
-        self._taking.take_differing(result, apart)
-        self._taking.take_merged(one.table.table, one.table.others, result)
+            result = explain_missing(self._settings, self._place.cluster.tikv, result, apart)
+        self._results.add_differing(result, apart)
+        self._results.add_merged(one.table.table, one.table.others, result)
 
 
 def differing_rows(settings: Settings, job: str) -> Mapping[str, Any]:
-    """The rows that a verification found to differ, `etl.verify.rows_apart.Apart` by the full name of their table.
+    """The rows that a verification found to differ, `sluice.etl.verify.row_diff.RowDiff` by the full name of their
+    table.
     Raises RelayError, OSError.
     """
-    with BasePlace.of(settings) as place:
-        return KeptResults(place.relay.storage, job).apart()
+    with PipelineContext.open(settings) as place:
+        return SavedResults(place.relay.storage, job).apart()
 
 
-def _result(one: Compared, ts: int) -> TableResult:
+def _table_result(one: TableComparison, ts: int) -> TableResult:
     found, table = one.found, one.table
     notes = [*table.notes, *([f"rows are compared here: {table.by_rows}"] if table.by_rows else [])]
     if found.by_rows and found.apart is None and not table.by_rows:
@@ -302,13 +305,13 @@ def _result(one: Compared, ts: int) -> TableResult:
     apart = found.apart
     return TableResult(
         table.full_name, table.place.full_name, ts, found.rows, table.bytes, apart.count if apart is not None else 0,
-        found.more, found.by_rows, tuple(differences_of(apart, EXAMPLES)) if apart is not None else (),
+        found.more, found.by_rows, tuple(differences_of(apart, MAX_EXAMPLES)) if apart is not None else (),
         notes=tuple(notes),
     )  # fmt: skip
 
 
 def _progress(tables: Iterable[ComparedTable], done: Mapping[str, TableResult]) -> Mapping[str, TableProgress]:
     found = {
-        name: TableProgress(Done(one.rows, one.bytes, 1), one.bytes, 1) for name, one in done.items()
+        name: TableProgress(JobCounts(one.rows, one.bytes, 1), one.bytes, 1) for name, one in done.items()
     }  # fmt: skip
-    return found | {table.full_name: TableProgress(Done(), table.bytes, 1) for table in tables}
+    return found | {table.full_name: TableProgress(JobCounts(), table.bytes, 1) for table in tables}

@@ -6,25 +6,25 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from etl.base.downstream_rows import DownstreamTable, page_key
-from etl.base.held_tables import HeldTable, held_tables, unlike
-from etl.base.hindrances import place_of
-from etl.copy.definitions import Definitions
-from etl.downstream import MySQLSession
-from etl.rules import RouteError
-from etl.settings import Settings
-from etl.verify.checksum import SUMMED_KINDS, ServerColumn
-from etl.verify.merged import Merged, identity, merged, merged_into, visible_columns
-from etl.verify.side import ComparedTable
-from upstream.folded import folded
-from upstream.schema import Column, Table
-from upstream.table_name import full_name
+from sluice.etl.changes.rules import RouteError
+from sluice.etl.copy.definitions import SourceSchema
+from sluice.etl.downstream import MySQLSession
+from sluice.etl.history.snapshots.downstream_catalog import DownstreamTableInfo, mismatch, read_downstream_tables
+from sluice.etl.history.snapshots.downstream_rows import DownstreamTable, page_key
+from sluice.etl.history.snapshots.preflight import downstream_table_of
+from sluice.etl.settings import Settings
+from sluice.etl.verify.checksum import SUMMED_KINDS, ServerColumn
+from sluice.etl.verify.endpoint import ComparedTable
+from sluice.etl.verify.merged import MergedTable, identity_columns, merged_into, merged_tables, visible_columns
+from sluice.tidb.folded import folded
+from sluice.tidb.schema import Column, Table
+from sluice.tidb.table_name import full_name
 
-__all__ = ["LeftOut", "compared_tables", "only_columns", "only_downstream"]
+__all__ = ["ExcludedTable", "compared_tables", "only_columns", "only_downstream"]
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class ExcludedTable:
     """A table that isn't compared, by its full name upstream, and why. `is_fault`: it should be downstream as it is
     upstream, and isn't; else the settings want it so, or it is looked at another time.
     """
@@ -35,30 +35,30 @@ class LeftOut:
 
 
 def compared_tables(
-    settings: Settings, definitions: Definitions, session: MySQLSession, wanted: Iterable[str] | None = None
-) -> tuple[list[ComparedTable], list[LeftOut]]:
+    settings: Settings, definitions: SourceSchema, session: MySQLSession, wanted: Iterable[str] | None = None
+) -> tuple[list[ComparedTable], list[ExcludedTable]]:
     """The upstream's tables at the checkpoint (`definitions`), the largest first, and those that aren't compared.
     `wanted`: only these, by full name; of tables that are merged one stands for all. Raises DownstreamError.
     """
     names = None if wanted is None else set(wanted)
     tables = [table for table in definitions.of_users().tables if table.is_base_table]
     groups, left = _groups(settings, [table for table in tables if names is None or table.full_name in names], tables)
-    held = held_tables(session, {group.schema for group in groups})
+    held = read_downstream_tables(session, {group.schema for group in groups})
     found: list[ComparedTable] = []
     for group in groups:
         first = group.place
         there = held.get((folded(first.schema), folded(first.name)))
-        problem = unlike(first, there, session.address)
+        problem = mismatch(first, there, session.address)
         if problem or there is None:
-            left += [LeftOut(table.full_name, problem, is_fault=True) for table in group.tables]
+            left += [ExcludedTable(table.full_name, problem, is_fault=True) for table in group.tables]
         elif why := group.unlike():
-            left += [LeftOut(table.full_name, why) for table in group.tables]
+            left += [ExcludedTable(table.full_name, why) for table in group.tables]
         else:
-            found.append(_compared(group, there, session))
+            found.append(_compared_table(group, there, session))
     return sorted(found, key=lambda table: -table.bytes), left
 
 
-def only_downstream(settings: Settings, definitions: Definitions, session: MySQLSession) -> list[str]:
+def only_downstream(settings: Settings, definitions: SourceSchema, session: MySQLSession) -> list[str]:
     """Return the tables, by full name, of replicated databases that no table of the upstream goes to. Those that the
     filters don't want by that name are somebody else's. Raises DownstreamError.
     """
@@ -82,27 +82,29 @@ def only_downstream(settings: Settings, definitions: Definitions, session: MySQL
     )
 
 
-def _groups(settings: Settings, wanted: Sequence[Table], tables: Sequence[Table]) -> tuple[list[Merged], list[LeftOut]]:
+def _groups(
+    settings: Settings, wanted: Sequence[Table], tables: Sequence[Table]
+) -> tuple[list[MergedTable], list[ExcludedTable]]:
     """The wanted tables, those that are merged with all that are merged with them; and why others aren't compared."""
-    left: list[LeftOut] = []
-    groups: list[Merged] = []
+    left: list[ExcludedTable] = []
+    groups: list[MergedTable] = []
     targets: set[tuple[str, str]] = set()
     for table in wanted:
         target = merged_into(settings, table.schema_name, table.name)
         if target is not None:
             targets.add(target)
-        elif isinstance(place := place_of(settings, table), str):
-            left.append(LeftOut(table.full_name, place))
+        elif isinstance(place := downstream_table_of(settings, table), str):
+            left.append(ExcludedTable(table.full_name, place))
         else:
-            groups.append(Merged((table,), place.schema, place.name))
-    return [*groups, *(one for one in merged(settings, tables) if (one.schema, one.name) in targets)], left
+            groups.append(MergedTable((table,), place.schema, place.name))
+    return [*groups, *(one for one in merged_tables(settings, tables) if (one.schema, one.name) in targets)], left
 
 
-def _compared(group: Merged, there: HeldTable, session: MySQLSession) -> ComparedTable:
+def _compared_table(group: MergedTable, there: DownstreamTableInfo, session: MySQLSession) -> ComparedTable:
     place, others = group.place, group.tables[1:]
     columns = visible_columns(place.table)
     lacking = [column.name for column in columns if folded(column.name) not in there.columns]
-    plain = _plain(columns, lacking)
+    plain = _without_generation(columns, lacking)
     table = only_columns(place.table, plain)
     documents = session.dialect.has_json_type
     notes = [f"the generated column {name} isn't downstream" for name in lacking]
@@ -113,15 +115,15 @@ def _compared(group: Merged, there: HeldTable, session: MySQLSession) -> Compare
         names = ", ".join(one.full_name for one in others)
         notes.append(f"compared together with {names}, as all of them are merged into {place.full_name}")
     return ComparedTable(
-        table, DownstreamTable(table, place.schema, place.name), tuple(page_key(table)), identity(table),
+        table, DownstreamTable(table, place.schema, place.name), tuple(page_key(table)), identity_columns(table),
         tuple(ServerColumn(column, _charset(column), not column.not_null, documents=True) for column in plain),
         tuple(ServerColumn(column, *there.columns[folded(column.name)], documents=documents) for column in plain),
         _by_rows(plain, documents=documents and not session.dialect.is_tidb), there.bytes, tuple(notes),
-        tuple(only_columns(one, _in_order(plain, one, lacking)) for one in others),
+        tuple(only_columns(one, _columns_in_order(plain, one, lacking)) for one in others),
     )  # fmt: skip
 
 
-def _plain(columns: Sequence[Column], lacking: Sequence[str]) -> tuple[Column, ...]:
+def _without_generation(columns: Sequence[Column], lacking: Sequence[str]) -> tuple[Column, ...]:
     """Without what isn't downstream; generated ones as if they were plain."""
     return tuple(
         replace(column, generated="", generated_stored=False, offset=number)
@@ -129,9 +131,9 @@ def _plain(columns: Sequence[Column], lacking: Sequence[str]) -> tuple[Column, .
     )
 
 
-def _in_order(first: Sequence[Column], table: Table, lacking: Sequence[str]) -> list[Column]:
+def _columns_in_order(first: Sequence[Column], table: Table, lacking: Sequence[str]) -> list[Column]:
     """A merged table's columns as the first one has them."""
-    own = {folded(column.name): column for column in _plain(visible_columns(table), lacking)}
+    own = {folded(column.name): column for column in _without_generation(visible_columns(table), lacking)}
     return [replace(own[folded(column.name)], name=column.name) for column in first]
 
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-__all__ = ["EXAMPLES", "as_json", "as_text", "example_rows"]
+__all__ = ["MAX_EXAMPLES", "as_json", "as_text", "example_rows"]
 
-EXAMPLES = 20
+MAX_EXAMPLES = 20
 """So many rows are shown of what is wrong."""
-_LONGEST = 200
+_MAX_CHARS = 200
 
 
 def as_text(value: object) -> str:
@@ -18,7 +18,7 @@ def as_text(value: object) -> str:
     if value is None:
         return "NULL"
     text = f"0x{value.hex()}" if isinstance(value, bytes) else str(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return text if len(text) <= _MAX_CHARS else f"{text[: _MAX_CHARS - 1]}…"
 
 
 def example_rows(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[dict[str, str]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from expectations.gx.examples import EXAMPLES
-from expectations.gx.own import Found, OwnExpectation
+from sluice.expectations.gx.custom import Found, OwnExpectation
+from sluice.expectations.gx.examples import MAX_EXAMPLES
 
 __all__ = ["OF_REPLICATION"]
 
@@ -62,7 +62,7 @@ class ExpectUsualChanges(OwnExpectation):
             if not usual / self.factor <= count <= usual * self.factor:
                 odd.append({"table": table, "changes": f"{count:,.0f}", "usually": f"{usual:,.0f}"})
         if odd:
-            return Found.otherwise(f"{len(odd)} tables with unusually few or many changes", odd[:EXAMPLES])
+            return Found.otherwise(f"{len(odd)} tables with unusually few or many changes", odd[:MAX_EXAMPLES])
         return Found.as_expected(f"{len(place.changes)} tables")
 
 
@@ -90,7 +90,7 @@ class ExpectChangesWhereThereAlwaysWere(OwnExpectation):
             if all(any(counts.get(hour, 0) for hour in span) for span in spans):
                 silent.append({"table": table, "usually": f"{place.usual(table, last, self.days) or 0:,.0f} an hour"})
         if silent:
-            return Found.otherwise(f"{len(silent)} tables without changes", silent[:EXAMPLES])
+            return Found.otherwise(f"{len(silent)} tables without changes", silent[:MAX_EXAMPLES])
         return Found.as_expected(f"{len(place.changes)} tables")
 
 

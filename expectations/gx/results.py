@@ -8,22 +8,24 @@ from typing import Any
 
 from great_expectations.core import ExpectationValidationResult
 
-from expectations.docs_pages import Line
-from expectations.gx.looking import Looked, observed
-from expectations.gx.sentences import sentence
+from sluice.expectations.docs_pages import ExpectationLine
+from sluice.expectations.gx.runner import SuiteResult, observed
+from sluice.expectations.gx.sentences import sentence
 
 __all__ = ["json_of", "lines_of"]
 
 
-def lines_of(looked: Looked) -> list[Line]:
+def lines_of(looked: SuiteResult) -> list[ExpectationLine]:
     """One an expectation, in the suite's order."""
     return [
-        Line(bool(result.success), sentence(result), one.severity, one.why, observed(result), _examples(result))
+        ExpectationLine(
+            bool(result.success), sentence(result), one.severity, one.why, observed(result), _examples(result)
+        )
         for one, result in zip(looked.suite.expectations, looked.result.results, strict=True)
     ]
 
 
-def json_of(looked: Looked) -> str:
+def json_of(looked: SuiteResult) -> str:
     """The validation result, as Great Expectations writes it."""
     return json.dumps(looked.result.to_json_dict(), ensure_ascii=False, indent=1) + "\n"
 

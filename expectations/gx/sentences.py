@@ -8,7 +8,7 @@ from typing import Any
 from great_expectations.core import ExpectationValidationResult
 from great_expectations.render.renderer.inline_renderer import InlineRenderer
 
-from expectations.gx.examples import as_text
+from sluice.expectations.gx.examples import as_text
 
 __all__ = ["sentence"]
 

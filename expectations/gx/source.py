@@ -1,7 +1,7 @@
 """Great Expectations' own data sources, over a session or Spark frame that is there already.
 
-A server is read over the very transaction whose snapshot `expectations.server_place` holds: what SQLAlchemy commits and
-rolls back ends no transaction, and closing closes nothing.
+A server is read over the very transaction whose snapshot `sluice.expectations.server_dataset` holds: what SQLAlchemy
+commits and rolls back ends no transaction, and closing closes nothing.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from great_expectations.execution_engine import SparkDFExecutionEngine
 from sqlalchemy.pool import StaticPool
 
 if TYPE_CHECKING:
-    from expectations.lake_place import LakePlace
-    from expectations.server_place import ServerPlace
+    from sluice.expectations.lake_dataset import LakeDataset
+    from sluice.expectations.server_dataset import ServerDataset
 
 __all__ = ["Batches", "ServerBatches", "SparkBatches"]
 
@@ -32,10 +32,10 @@ class Batches(Protocol):
         """A table's rows, and the parameters to validate them with."""
 
 
-class _Borrowed:
+class _BorrowedConnection:
     """A PyMySQL connection that belongs to somebody else, in the middle of a transaction of theirs."""
 
-    def __init__(self, place: ServerPlace, table: str) -> None:
+    def __init__(self, place: ServerDataset, table: str) -> None:
         """`table`: as it is written in a statement, in place of the placeholder."""
         self._place = place
         self._table = table
@@ -55,7 +55,7 @@ class _Borrowed:
         return self._connection.query(text, unbuffered)
 
     def commit(self) -> None:
-        self._place.let_go()
+        self._place.release()
 
     rollback = commit
 
@@ -66,7 +66,7 @@ class _Borrowed:
 class ServerBatches:
     """Tables of a server's snapshot."""
 
-    def __init__(self, place: ServerPlace) -> None:
+    def __init__(self, place: ServerDataset) -> None:
         self._place = place
 
     def of(self, context: AbstractDataContext, name: str) -> tuple[BatchDefinition[Any], dict[str, Any]]:
@@ -74,7 +74,8 @@ class ServerBatches:
         self._place.shape(name)
         source: Any = context.data_sources.add_or_update_sql(
             name=name, connection_string=_DIALECT, create_temp_table=False,
-            kwargs={"creator": lambda: _Borrowed(self._place, self._place.table(name)), "poolclass": StaticPool},
+            kwargs={"creator": lambda: _BorrowedConnection(self._place, self._place.table(name)),
+            "poolclass": StaticPool},
         )  # fmt: skip
         asset = source.add_query_asset(name, query=f"SELECT * FROM {_PLACEHOLDER}")
         return asset.add_batch_definition_whole_table("all"), {}
@@ -83,7 +84,7 @@ class ServerBatches:
 class SparkBatches:
     """Tables of the past, as Spark frames."""
 
-    def __init__(self, place: LakePlace) -> None:
+    def __init__(self, place: LakeDataset) -> None:
         self._place = place
 
     def of(self, context: AbstractDataContext, name: str) -> tuple[BatchDefinition[Any], dict[str, Any]]:

@@ -1,11 +1,11 @@
 """One module a page: its JSON."""
 
-from plugins.pages.jobs import router as jobs
-from plugins.pages.overview import router as overview
-from plugins.pages.quality import router as quality
-from plugins.pages.tables import router as tables
-from plugins.pages.time import router as time
-from plugins.pages.transactions import router as transactions
+from sluice.plugins.pages.jobs import router as jobs
+from sluice.plugins.pages.overview import router as overview
+from sluice.plugins.pages.quality import router as quality
+from sluice.plugins.pages.tables import router as tables
+from sluice.plugins.pages.time import router as time
+from sluice.plugins.pages.transactions import router as transactions
 
 ROUTERS = (overview, tables, transactions, jobs, quality, time)
 

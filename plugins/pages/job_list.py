@@ -6,14 +6,14 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from etl.settings.pipelines import NamedPipeline
-from plugins.runs import run_of
-from relay.jobs import DONE, FAILED, INTERRUPTED, OVER, PAUSED, PAUSING, RUNNING, Jobs, JobStatus
+from sluice.etl.settings.pipelines import NamedPipeline
+from sluice.plugins.runs import run_id_from_requester
+from sluice.relay.jobs import DONE, FAILED, FINAL_STATES, INTERRUPTED, PAUSED, PAUSING, RUNNING, Jobs, JobStatus
 
 __all__ = ["DAGS", "job_document", "jobs_document", "statuses"]
 
-SHOWN = 100
-_TABLES_SHOWN = 500
+MAX_JOBS_SHOWN = 100
+_MAX_TABLES_SHOWN = 500
 DAGS = {
     "backfill": "backfill",
     "base": "base",
@@ -25,25 +25,28 @@ DAGS = {
 }
 """The kind of the DAG that does jobs of each kind; others are the command line's."""
 
-_over: dict[tuple[str, str], JobStatus] = {}
-_over_lock = threading.Lock()
-_MOST_KEPT = 2000
-_AT_ONCE = 8
+_finished_cache: dict[tuple[str, str], JobStatus] = {}
+_finished_cache_lock = threading.Lock()
+_MAX_CACHED = 2000
+_MAX_THREADS = 8
 
 
 def jobs_document(pipeline: NamedPipeline) -> dict[str, Any]:
     """The newest jobs, newest first, those that aren't over before the others; `more`: how many aren't shown."""
-    found = sorted(statuses(pipeline), key=lambda one: one.state in OVER)
-    return {"jobs": [_told(pipeline, status) for status in found[:SHOWN]], "more": max(0, len(found) - SHOWN)}
+    found = sorted(statuses(pipeline), key=lambda one: one.state in FINAL_STATES)
+    return {
+        "jobs": [_status_document(pipeline, status) for status in found[:MAX_JOBS_SHOWN]],
+        "more": max(0, len(found) - MAX_JOBS_SHOWN),
+    }
 
 
 def statuses(pipeline: NamedPipeline) -> list[JobStatus]:
     """How every job stands, the newest first."""
     relay = pipeline.settings.open_relay()
-    jobs = Jobs.of(relay)
+    jobs = Jobs.for_pipeline(relay)
     names = jobs.names()
     _forget(relay.url, set(names))
-    with ThreadPoolExecutor(_AT_ONCE, "sluice-jobs") as readers:
+    with ThreadPoolExecutor(_MAX_THREADS, "sluice-jobs") as readers:
         every = list(readers.map(lambda name: _status(jobs, relay.url, name), names))
     found = [status for status in every if status and status.spec.pipeline == relay.pipeline]
     return sorted(found, key=lambda one: (-one.spec.made_ms, one.spec.id))
@@ -51,7 +54,7 @@ def statuses(pipeline: NamedPipeline) -> list[JobStatus]:
 
 def job_document(pipeline: NamedPipeline, name: str, wanted: str) -> dict[str, Any]:
     """One job with its tables whose names hold `wanted`, the unfinished first."""
-    status = Jobs.of(pipeline.settings.open_relay()).get(name).status()
+    status = Jobs.for_pipeline(pipeline.settings.open_relay()).get(name).status()
     document = status.to_json()
     tables = [
         {"name": table, **values}
@@ -60,55 +63,56 @@ def job_document(pipeline: NamedPipeline, name: str, wanted: str) -> dict[str, A
     ]
     tables.sort(key=lambda table: (table["percent"] >= 100, -table["bytes_in_all"], table["name"]))
     return {
-        "job": _told(pipeline, status),
+        "job": _status_document(pipeline, status),
         "asked": document["asked"],
         "result": document["result"],
-        "tables": tables[:_TABLES_SHOWN],
-        "more": max(0, len(tables) - _TABLES_SHOWN),
+        "tables": tables[:_MAX_TABLES_SHOWN],
+        "more": max(0, len(tables) - _MAX_TABLES_SHOWN),
     }
 
 
 def _status(jobs: Jobs, url: str, name: str) -> JobStatus | None:
-    with _over_lock:
-        kept = _over.get((url, name))
+    with _finished_cache_lock:
+        kept = _finished_cache.get((url, name))
     if kept is not None:
         return kept
     job = jobs.find(name)
     if job is None:
         return None
     status = job.status()
-    if status.state in OVER:
-        with _over_lock:
-            _over[(url, name)] = status
-            while len(_over) > _MOST_KEPT:
-                del _over[next(iter(_over))]
+    if status.state in FINAL_STATES:
+        with _finished_cache_lock:
+            _finished_cache[(url, name)] = status
+            while len(_finished_cache) > _MAX_CACHED:
+                del _finished_cache[next(iter(_finished_cache))]
     return status
 
 
 def _forget(url: str, there: set[str]) -> None:
     """A job that was forgotten may come back as another one of its name."""
-    with _over_lock:
-        for key in [key for key in _over if key[0] == url and key[1] not in there]:
-            del _over[key]
+    with _finished_cache_lock:
+        for key in [key for key in _finished_cache if key[0] == url and key[1] not in there]:
+            del _finished_cache[key]
 
 
-def _told(pipeline: NamedPipeline, status: JobStatus) -> dict[str, Any]:
+def _status_document(pipeline: NamedPipeline, status: JobStatus) -> dict[str, Any]:
     document = status.to_json()
     progress = document.pop("progress")
     tables = progress.pop("tables")
     document.pop("asked")
     document.pop("result")
-    run = run_of(status.spec.by)
+    run = run_id_from_requester(status.spec.by)
     kind = DAGS.get(status.spec.kind)
     return document | {
         "touches": "" if status.spec.touches.tables == () else str(status.spec.touches),
-        "progress": progress | {"tables": len(tables), "tables_done": _finished(tables, is_done=status.state == DONE)},
+        "progress": progress
+        | {"tables": len(tables), "tables_done": _unfinished_rank(tables, is_done=status.state == DONE)},
         "run": {"dag": kind, "dag_id": pipeline.dag_id(kind), "id": run} if run is not None and kind else None,
-        "orders": orders(status, by_dag=run is not None and kind is not None),
+        "orders": allowed_orders(status, by_dag=run is not None and kind is not None),
     }
 
 
-def _finished(tables: dict[str, dict[str, Any]], *, is_done: bool) -> int:
+def _unfinished_rank(tables: dict[str, dict[str, Any]], *, is_done: bool) -> int:
     """Of a table of which nobody knows how much there is, only the end of the job tells."""
     return sum(
         table["percent"] >= 100 and bool(is_done or table["bytes_in_all"] or table["chunks_in_all"])
@@ -116,9 +120,9 @@ def _finished(tables: dict[str, dict[str, Any]], *, is_done: bool) -> int:
     )
 
 
-def orders(status: JobStatus, *, by_dag: bool) -> list[str]:
+def allowed_orders(status: JobStatus, *, by_dag: bool) -> list[str]:
     """What a person may want of a job that stands so."""
-    if status.state in OVER:
+    if status.state in FINAL_STATES:
         return []
     wanted = ["cancel"]
     if status.state == RUNNING:

@@ -9,50 +9,50 @@ from typing import Any, Literal
 from fastapi import APIRouter, HTTPException, Request, Response, status
 from starlette.concurrency import run_in_threadpool
 
-from etl import operate
-from etl.overview import overview as look
-from etl.ownership import Pipeline
-from etl.settings import Settings
-from plugins.access import Reader
-from plugins.answers import answer
-from plugins.chosen import Chosen, ChosenPipeline
-from plugins.deeds import Wish, done, operator
-from plugins.orders import Order
-from relay.measures import Measures
+from sluice.etl import operate
+from sluice.etl.downstream.ownership import PipelineIdentity
+from sluice.etl.operate.overview import overview as look
+from sluice.etl.settings import Settings
+from sluice.plugins.action_body import ActionBody
+from sluice.plugins.actions import ActionRequest, audit_name, perform
+from sluice.plugins.auth import Viewer
+from sluice.plugins.pipeline_param import PipelineParam, SettingsParam
+from sluice.plugins.response_cache import answer
+from sluice.relay.measures import CounterStore
 
 __all__ = ["router"]
 
 router = APIRouter()
 
-_PATIENCE_S = 0.5
-_POINTS_FRESH_S = 10.0
+_POLL_TIMEOUT_S = 0.5
+_POINTS_CACHE_TTL_S = 10.0
 _DAY_MS = 86_400_000
 
 
 @router.get("/overview")
-async def overview(request: Request, pipeline: ChosenPipeline, settings: Chosen) -> Response:
+async def overview(request: Request, pipeline: PipelineParam, settings: SettingsParam) -> Response:
     """How replication stands. Who doesn't answer soon is named in it."""
-    return await answer(request, ("overview", pipeline), lambda: look(settings, _PATIENCE_S).to_json())
+    return await answer(request, ("overview", pipeline), lambda: look(settings, _POLL_TIMEOUT_S).to_json())
 
 
 @router.get("/lag")
-async def lag(request: Request, pipeline: ChosenPipeline, settings: Chosen) -> Response:
+async def lag(request: Request, pipeline: PipelineParam, settings: SettingsParam) -> Response:
     """Lag and pace over the last day, the last hour more finely."""
-    return await answer(request, ("lag", pipeline), lambda: _points(settings), _POINTS_FRESH_S)
+    return await answer(request, ("lag", pipeline), lambda: _points(settings), _POINTS_CACHE_TTL_S)
 
 
 def _points(settings: Settings) -> dict[str, Any]:
     now = time.time_ns() // 1_000_000
-    measures = Measures(settings.open_relay(), Pipeline.of(settings).downstream)
+    measures = CounterStore(settings.open_relay(), PipelineIdentity.from_settings(settings).downstream)
     return {"points": [asdict(point) for point in measures.points(now - _DAY_MS, now)]}
 
 
 @router.post("/tasks/{what}")
-async def tasks(what: Literal["pause", "resume"], pipeline: ChosenPipeline, user: Reader, order: Order) -> Response:
+async def tasks(what: Literal["pause", "resume"], pipeline: PipelineParam, user: Viewer, order: ActionBody) -> Response:
     """Have landing, applying or both wait, or go on."""
     which = order.get("which", operate.BOTH)
     if which not in (operate.LAND, operate.APPLY, operate.BOTH):
         raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "which: land, apply or both")
-    form = operate.Form(what, "" if which == operate.BOTH else which, by=operator(user))
-    wish = Wish(user, pipeline, "operate", what, which)
-    return await run_in_threadpool(done, wish, lambda: operate.act(pipeline.settings, form).splitlines()[-1])
+    form = operate.OperateForm(what, "" if which == operate.BOTH else which, by=audit_name(user))
+    wish = ActionRequest(user, pipeline, "operate", what, which)
+    return await run_in_threadpool(perform, wish, lambda: operate.dispatch(pipeline.settings, form).splitlines()[-1])

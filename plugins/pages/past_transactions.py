@@ -5,34 +5,43 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from errors import RequestError
-from etl import operate, undo
-from etl.find import FoundDdl, FoundTransaction, LargeWindow, Newest, Query, newest, view_transaction
-from etl.overview import known_checkpoint
-from etl.settings import Settings
-from etl.settings.pipelines import NamedPipeline
-from plugins.pages.table_list import past_of
+from sluice.errors import RequestError
+from sluice.etl import operate
+from sluice.etl.history import undo
+from sluice.etl.history.find import (
+    FoundDdl,
+    FoundTransaction,
+    RecentPage,
+    SearchQuery,
+    SkippedWindow,
+    load_transaction,
+    recent_page,
+)
+from sluice.etl.operate.overview import known_checkpoint
+from sluice.etl.settings import Settings
+from sluice.etl.settings.pipelines import NamedPipeline
+from sluice.plugins.pages.table_list import history_log_of
 
 __all__ = ["found_document", "state_document", "transaction_document", "undo_document"]
 
-_PATIENCE_S, _CONNECT_S = 0.5, 3
-_MOST_UNDONE = 20_000
-_MOST_SQL = 1 << 20
+_CHECKPOINT_TIMEOUT_S, _CONNECT_TIMEOUT_S = 0.5, 3
+_MAX_UNDO_ROWS = 20_000
+_MAX_SQL_BYTES = 1 << 20
 
 
 class TooLargeError(RequestError):
     """More than a page can show or look at."""
 
 
-def found_document(pipeline: NamedPipeline, query: Query, *, keys: bool) -> dict[str, Any]:
+def found_document(pipeline: NamedPipeline, query: SearchQuery, *, keys: bool) -> dict[str, Any]:
     """What a look back has found, the newest first; `last`: through where (TSO) the past goes now. `keys`: with the
     rows' keys.
     """
-    past = past_of(pipeline)
+    past = history_log_of(pipeline)
     if query.since >= min(query.until, past.last):
-        nothing = Newest(query.since, complete=True)
+        nothing = RecentPage(query.since, complete=True)
         return _found(nothing, past.last)
-    found = newest(past, query)
+    found = recent_page(past, query)
     if not keys:
         found.found = [_without_keys(one) for one in found.found]
     return _found(found, past.last)
@@ -44,7 +53,7 @@ def _without_keys(one: FoundTransaction | FoundDdl) -> FoundTransaction | FoundD
     return replace(one, tables=tuple(replace(rows, keys=()) for rows in one.tables))
 
 
-def _found(found: Newest, last: int) -> dict[str, Any]:
+def _found(found: RecentPage, last: int) -> dict[str, Any]:
     return {
         "found": [_entry(one) for one in found.found],
         "large": [_large(one) for one in found.large],
@@ -63,13 +72,13 @@ def _entry(one: FoundTransaction | FoundDdl) -> dict[str, Any]:
     return asdict(one) | kind | {"commit_ts": str(one.commit_ts)}
 
 
-def _large(one: LargeWindow) -> dict[str, Any]:
+def _large(one: SkippedWindow) -> dict[str, Any]:
     return asdict(one) | {"lo": str(one.lo), "hi": str(one.hi)}
 
 
 def transaction_document(pipeline: NamedPipeline, commit_ts: int, table: str, offset: int) -> dict[str, Any]:
     """What was committed at a TSO, and some of its rows. Raises NoTransactionError, relay errors."""
-    view = view_transaction(past_of(pipeline), commit_ts, table, offset)
+    view = load_transaction(history_log_of(pipeline), commit_ts, table, offset)
     return asdict(view) | {
         "commit_ts": str(commit_ts),
         "start_ts": str(view.start_ts),
@@ -84,7 +93,7 @@ def state_document(pipeline: NamedPipeline, commit_ts: int) -> dict[str, Any]:
     """
     settings = pipeline.settings
     decided = next((one for one in operate.list_decisions(settings) if one["commit_ts"] == commit_ts), None)
-    known = known_checkpoint(settings, _PATIENCE_S)
+    known = known_checkpoint(settings, _CHECKPOINT_TIMEOUT_S)
     at = known.at_ts
     applied = None if at is None or (known.problem and at < commit_ts) else at >= commit_ts
     problem = "" if applied else known.problem
@@ -95,27 +104,32 @@ def undo_document(pipeline: NamedPipeline, commit_ts: int) -> dict[str, Any]:
     """The SQL that takes a transaction back, and what stands in its way in the replica now. Nothing is written. Raises
     UndoError, TooLargeError, relay errors.
     """
-    settings, past = pipeline.settings, past_of(pipeline)
-    view = view_transaction(past, commit_ts)
+    settings, past = pipeline.settings, history_log_of(pipeline)
+    view = load_transaction(past, commit_ts)
     rows = sum(each.inserts + each.updates + each.deletes for each in view.tables)
-    if rows > _MOST_UNDONE or not view.complete:
+    if rows > _MAX_UNDO_ROWS or not view.complete:
         raise TooLargeError(
             f"the transaction has {rows:,} row changes{'' if view.complete else ' and more'}: too many for a page",
             way_out=f"`sluice undo {commit_ts}` writes the SQL, with --dry-run it looks at the replica",
         )
     transaction = undo.read_transaction(past, commit_ts)
-    reverses = [undo.reverse(table) for table in transaction.tables]
+    reverses = [undo.invert_changes(table) for table in transaction.tables]
     lines = undo.script(transaction, undo.for_upstream(reverses))
     text = b"\n".join(lines).decode("utf-8", "backslashreplace") + "\n"
-    document: dict[str, Any] = {"sql": text[:_MOST_SQL], "cut": len(text) > _MOST_SQL, "dry_run": None, "problem": ""}
+    document: dict[str, Any] = {
+        "sql": text[:_MAX_SQL_BYTES],
+        "cut": len(text) > _MAX_SQL_BYTES,
+        "dry_run": None,
+        "problem": "",
+    }
     try:
-        done = undo.dry_run(_hasty(settings), transaction, reverses)
+        done = undo.dry_run(_with_short_timeouts(settings), transaction, reverses)
     except Exception as error:
         return document | {"problem": str(error)}
     return document | {"dry_run": asdict(done) | {"checkpoint": str(done.checkpoint)}}
 
 
-def _hasty(settings: Settings) -> Settings:
+def _with_short_timeouts(settings: Settings) -> Settings:
     """Somebody waits: who doesn't let one in within seconds isn't waited for."""
-    connect_s = min(_CONNECT_S, settings.downstream.connect_timeout_s)
+    connect_s = min(_CONNECT_TIMEOUT_S, settings.downstream.connect_timeout_s)
     return replace(settings, downstream=replace(settings.downstream, connect_timeout_s=connect_s))

@@ -8,18 +8,18 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Request, Response, status
 
-from etl.settings.pipelines import NamedPipeline
-from expectations import QualityResults, QualityRun
-from plugins.access import ROW_READER, Reader, may_read_rows
-from plugins.answers import answer
-from plugins.chosen import ChosenPipeline, pipeline_for
+from sluice.etl.settings.pipelines import NamedPipeline
+from sluice.expectations import QualityResults, QualityRun
+from sluice.plugins.auth import ROW_READER, Viewer, may_read_rows
+from sluice.plugins.pipeline_param import PipelineParam, pipeline_for
+from sluice.plugins.response_cache import answer
 
 __all__ = ["router"]
 
 router = APIRouter()
 
-_MOST = 2000
-_MOST_RUNS = 100
+_MAX_RESULTS = 2000
+_MAX_RUNS = 100
 _POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -34,7 +34,7 @@ _POLICY = "; ".join(
 """Of the Data Docs: examples of rows are in them, and nothing that a row holds runs as a script."""
 
 
-def _sees_rows(user: Reader) -> bool:
+def _sees_rows(user: Viewer) -> bool:
     return may_read_rows(user)
 
 
@@ -43,7 +43,7 @@ Rows = Annotated[bool, Depends(_sees_rows)]
 
 
 @router.get("/quality")
-async def quality(request: Request, pipeline: ChosenPipeline, rows: Rows) -> Response:
+async def quality(request: Request, pipeline: PipelineParam, rows: Rows) -> Response:
     """The newest run suite by suite, and the runs before it."""
     return await answer(
         request, ("quality", pipeline, rows), lambda: _document(pipeline, rows=rows), 5.0, keep=not rows
@@ -53,14 +53,14 @@ async def quality(request: Request, pipeline: ChosenPipeline, rows: Rows) -> Res
 def _document(pipeline: NamedPipeline, *, rows: bool) -> dict[str, Any]:
     results = QualityResults(pipeline.settings)
     runs: dict[str, list[QualityRun]] = {}
-    for suite in results.runs(_MOST):
+    for suite in results.runs(_MAX_RESULTS):
         runs.setdefault(suite.run or suite.id, []).append(suite)
     newest = next(iter(runs.values()), [])
     return {
         "suites": [
             _shown(suite, rows=rows).to_json() | {"ts": str(suite.ts) if suite.ts else None} for suite in newest
         ],
-        "runs": [_run(name, suites) for name, suites in list(runs.items())[:_MOST_RUNS]],
+        "runs": [_run(name, suites) for name, suites in list(runs.items())[:_MAX_RUNS]],
         "docs": rows and results.docs().read("index.html") is not None,
     }
 
@@ -86,7 +86,7 @@ def _run(name: str, suites: list[QualityRun]) -> dict[str, Any]:
 
 
 @router.get("/quality/docs/{name}/{path:path}", dependencies=ROW_READER)
-def docs(name: str, path: str, user: Reader) -> Response:
+def docs(name: str, path: str, user: Viewer) -> Response:
     """A file of the Data Docs of a pipeline, which is in the path, as links lead from one file to the other; "-": the
     first one.
     """

@@ -5,58 +5,77 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from etl.find import Past
-from etl.settings import Downstream
-from etl.settings.pipelines import NamedPipeline
-from etl.tables import KnownTable, KnownTables, Replica, Replicas, Selection, known_tables, schema_past
-from relay.archive import Indexes
+from sluice.etl.history.find import HistoryLog
+from sluice.etl.history.tables import (
+    DownstreamTables,
+    DownstreamTablesCache,
+    TableCatalog,
+    TableInfo,
+    TableSelection,
+    read_table_catalog,
+    table_schema_history,
+)
+from sluice.etl.settings import Downstream
+from sluice.etl.settings.pipelines import NamedPipeline
+from sluice.relay.archive import SegmentIndexCache
 
-__all__ = ["PAGE", "history_document", "known", "past_of", "table_document", "tables_document"]
+__all__ = [
+    "PAGE_SIZE",
+    "history_document",
+    "history_log_of",
+    "known_tables_and_replica",
+    "table_document",
+    "tables_document",
+]
 
-PAGE = 50
-_WAIT_S = 0.4
-_replicas = Replicas()
-_indexes = Indexes(16)
+PAGE_SIZE = 50
+_REPLICA_WAIT_S = 0.4
+_replicas = DownstreamTablesCache()
+_indexes = SegmentIndexCache(16)
 """Of archives; they never change."""
 
 
-def past_of(pipeline: NamedPipeline) -> Past:
+def history_log_of(pipeline: NamedPipeline) -> HistoryLog:
     """What there is of the past. Raises FindError, relay errors."""
-    return Past.of(pipeline.settings, _indexes)
+    return HistoryLog.open(pipeline.settings, _indexes)
 
 
-def known(pipeline: NamedPipeline) -> tuple[KnownTables, Replica]:
+def known_tables_and_replica(pipeline: NamedPipeline) -> tuple[TableCatalog, DownstreamTables]:
     """All tables, and what was read of the downstream's."""
     settings = pipeline.settings
     target = settings.target
-    replica = _replicas.of(target, _WAIT_S) if isinstance(target, Downstream) else Replica()
-    return known_tables(settings, replica), replica
+    replica = _replicas.of(target, _REPLICA_WAIT_S) if isinstance(target, Downstream) else DownstreamTables()
+    return read_table_catalog(settings, replica), replica
 
 
-def tables_document(found: KnownTables, replica: Replica, wanted: Selection) -> dict[str, Any]:
+def tables_document(found: TableCatalog, replica: DownstreamTables, wanted: TableSelection) -> dict[str, Any]:
     """A page of them, and how many there are of each kind."""
     page, count = found.select(wanted)
     return {
-        "tables": [_told(table) for table in page],
+        "tables": [_table_document(table) for table in page],
         "count": count,
         "all": len(found.tables),
         "differing": sum(table.differs for table in found.tables),
         "unverified": sum(table.verified is None for table in found.tables),
-        **_replica(replica),
+        **_replica_document(replica),
         "errors": dict(found.errors),
     }
 
 
-def table_document(found: KnownTables, replica: Replica, name: str) -> dict[str, Any]:
+def table_document(found: TableCatalog, replica: DownstreamTables, name: str) -> dict[str, Any]:
     """One of them; `table` is None if nothing is known of it."""
     table = found.named(name)
-    return {"table": _told(table) if table else None, **_replica(replica), "errors": dict(found.errors)}
+    return {
+        "table": _table_document(table) if table else None,
+        **_replica_document(replica),
+        "errors": dict(found.errors),
+    }
 
 
 def history_document(pipeline: NamedPipeline, name: str, until: str) -> dict[str, Any]:
     """What DDL made of a table, a step back in time from `until` (TSO, "" for now)."""
-    past = past_of(pipeline)
-    found = schema_past(past, name, int(until or past.last))
+    past = history_log_of(pipeline)
+    found = table_schema_history(past, name, int(until or past.last))
     return {
         "name": found.name,
         "through": str(found.through),
@@ -66,11 +85,11 @@ def history_document(pipeline: NamedPipeline, name: str, until: str) -> dict[str
     }
 
 
-def _replica(replica: Replica) -> dict[str, Any]:
+def _replica_document(replica: DownstreamTables) -> dict[str, Any]:
     return {"read_ms": replica.at_ms, "reading": replica.reading}
 
 
-def _told(table: KnownTable) -> dict[str, Any]:
+def _table_document(table: TableInfo) -> dict[str, Any]:
     count, verified, replica = table.count, table.verified, table.replica
     return {
         "name": table.name,

@@ -6,16 +6,22 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from etl.tables import Selection
-from plugins.answers import LookingError, answer, answers, looking, told
-from plugins.chosen import ChosenPipeline
-from plugins.pages.table_list import PAGE, history_document, known, table_document, tables_document
+from sluice.etl.history.tables import TableSelection
+from sluice.plugins.pages.table_list import (
+    PAGE_SIZE,
+    history_document,
+    known_tables_and_replica,
+    table_document,
+    tables_document,
+)
+from sluice.plugins.pipeline_param import PipelineParam
+from sluice.plugins.response_cache import StillComputing, accepted, answer, error_response, response_cache
 
 __all__ = ["router"]
 
 router = APIRouter()
 
-_FRESH_S = 4.0
+_CACHE_TTL_S = 4.0
 
 Name = Annotated[str, Query(max_length=1000)]
 Ts = Annotated[str, Query(pattern=r"^\d{0,19}$")]
@@ -28,38 +34,42 @@ def _selection(
     sort: Sort = "name",
     down: Literal["", "1"] = "",
     page: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
-) -> Selection:
-    return Selection(find, only, sort, bool(down), page * PAGE, PAGE)
+) -> TableSelection:
+    return TableSelection(find, only, sort, bool(down), page * PAGE_SIZE, PAGE_SIZE)
 
 
 @router.get("/tables")
 async def tables(
-    request: Request, pipeline: ChosenPipeline, wanted: Annotated[Selection, Depends(_selection)]
+    request: Request, pipeline: PipelineParam, wanted: Annotated[TableSelection, Depends(_selection)]
 ) -> Response:
     """A page of the tables."""
     try:
-        (found, replica), _ = await answers.get(("known tables", pipeline), lambda: known(pipeline), _FRESH_S)
-    except LookingError:
-        return looking()
+        (found, replica), _ = await response_cache.get(
+            ("known tables", pipeline), lambda: known_tables_and_replica(pipeline), _CACHE_TTL_S
+        )
+    except StillComputing:
+        return accepted()
     except Exception as error:
-        return told(error)
+        return error_response(error)
     return await answer(request, ("tables", pipeline, wanted), lambda: tables_document(found, replica, wanted), 1.0)
 
 
 @router.get("/tables/one")
-async def table(request: Request, pipeline: ChosenPipeline, name: Name) -> Response:
+async def table(request: Request, pipeline: PipelineParam, name: Name) -> Response:
     """One of them."""
     try:
-        (found, replica), _ = await answers.get(("known tables", pipeline), lambda: known(pipeline), _FRESH_S)
-    except LookingError:
-        return looking()
+        (found, replica), _ = await response_cache.get(
+            ("known tables", pipeline), lambda: known_tables_and_replica(pipeline), _CACHE_TTL_S
+        )
+    except StillComputing:
+        return accepted()
     except Exception as error:
-        return told(error)
+        return error_response(error)
     return await answer(request, ("table", pipeline, name), lambda: table_document(found, replica, name), 1.0)
 
 
 @router.get("/tables/history")
-async def history(request: Request, pipeline: ChosenPipeline, name: Name, until: Ts = "") -> Response:
+async def history(request: Request, pipeline: PipelineParam, name: Name, until: Ts = "") -> Response:
     """What DDL made of it, a step back in time."""
     key = ("table history", pipeline, name, until)
     return await answer(request, key, lambda: history_document(pipeline, name, until), 30.0 if until else 5.0)

@@ -9,31 +9,31 @@ from typing import Annotated, Any
 from fastapi import APIRouter, HTTPException, Query, Request, Response, status
 from starlette.concurrency import run_in_threadpool
 
-from etl.restore.form import request_of
-from etl.retain import ArchiveStatus, archive_status
-from plugins.access import Reader, name_of
-from plugins.answers import answer, answers
-from plugins.chosen import Chosen, ChosenPipeline
-from plugins.deeds import Wish, done
-from plugins.orders import Order
-from plugins.pages.job_list import statuses
-from plugins.runs import trigger
+from sluice.etl.history.retain import ArchiveStatus, archive_status
+from sluice.etl.restore.form import restore_request_from_form
+from sluice.plugins.action_body import ActionBody
+from sluice.plugins.actions import ActionRequest, perform
+from sluice.plugins.auth import Viewer, username
+from sluice.plugins.pages.job_list import statuses
+from sluice.plugins.pipeline_param import PipelineParam, SettingsParam
+from sluice.plugins.response_cache import answer, response_cache
+from sluice.plugins.runs import trigger
 
 __all__ = ["router"]
 
 router = APIRouter()
 
-_FRESH_S = 15.0
-_TABLES_SHOWN = 200
-_DRILLS_SHOWN = 50
-_HOLES_SHOWN = 500
+_CACHE_TTL_S = 15.0
+_MAX_TABLES_SHOWN = 200
+_MAX_DRILLS_SHOWN = 50
+_MAX_GAPS_SHOWN = 500
 
 
 @router.get("/time")
 async def time(
     request: Request,
-    pipeline: ChosenPipeline,
-    settings: Chosen,
+    pipeline: PipelineParam,
+    settings: SettingsParam,
     find: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
     """What can be restored; the tables whose names hold `find`."""
@@ -41,7 +41,7 @@ async def time(
     def look() -> tuple[ArchiveStatus, list[dict[str, Any]]]:
         return archive_status(settings), _drills(statuses(pipeline))
 
-    (found, drills), _ = await answers.get(("archive", pipeline), look, _FRESH_S)
+    (found, drills), _ = await response_cache.get(("archive", pipeline), look, _CACHE_TTL_S)
     return await answer(request, ("time", pipeline, find), lambda: _document(found, find) | {"drills": drills})
 
 
@@ -54,9 +54,9 @@ def _document(found: ArchiveStatus, find: str) -> dict[str, Any]:
         "promised_ts": found.promised_ts, "whole_from_ts": since, "held_by": found.held_by,
         "spaces": {name: asdict(space) for name, space in found.spaces.items()},
         "disks": [asdict(disk) for disk in found.disks],
-        "tables": [asdict(table) for table in wanted[:_TABLES_SHOWN]],
+        "tables": [asdict(table) for table in wanted[:_MAX_TABLES_SHOWN]],
         "tables_in_all": len(found.tables), "tables_found": len(wanted),
-        **{name: [_plain(each) for each in some[:_HOLES_SHOWN]] for name, some in tables.items()},
+        **{name: [_plain(each) for each in some[:_MAX_GAPS_SHOWN]] for name, some in tables.items()},
     }  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def _plain(value: Any) -> Any:
 
 
 def _drills(found: list[Any]) -> list[dict[str, Any]]:
-    drills = [status for status in found if status.spec.kind == "drill"][:_DRILLS_SHOWN]
+    drills = [status for status in found if status.spec.kind == "drill"][:_MAX_DRILLS_SHOWN]
     return [
         {
             "id": drill.spec.id,
@@ -88,7 +88,7 @@ def _drills(found: list[Any]) -> list[dict[str, Any]]:
 
 
 @router.post("/time/restore")
-async def restore(pipeline: ChosenPipeline, user: Reader, order: Order) -> Response:
+async def restore(pipeline: PipelineParam, user: Viewer, order: ActionBody) -> Response:
     """Trigger the DAG `restore` as of a moment; only planned unless `plan_only` is false."""
     conf = {
         "until": _text(order, "until"),
@@ -98,12 +98,12 @@ async def restore(pipeline: ChosenPipeline, user: Reader, order: Order) -> Respo
     dag_id = pipeline.dag_id("restore")
 
     def work() -> str:
-        request_of(conf)  # what can't be is said here, not by a run that fails
+        restore_request_from_form(conf)  # what can't be is said here, not by a run that fails
         what = "planned" if conf["plan_only"] else "restored"
-        return f"It is {what} in the run {trigger(dag_id, conf, name_of(user))} of the DAG {dag_id}"
+        return f"It is {what} in the run {trigger(dag_id, conf, username(user))} of the DAG {dag_id}"
 
     about = f"{conf['until']}{' (plan only)' if conf['plan_only'] else ''}"
-    return await run_in_threadpool(done, Wish(user, pipeline, "restore", "restore", about), work)
+    return await run_in_threadpool(perform, ActionRequest(user, pipeline, "restore", "restore", about), work)
 
 
 def _text(order: Mapping[str, Any], name: str) -> str:

@@ -1,8 +1,8 @@
 """Answer gRPC calls other than WriteBinlog in the lane: PullBinlogs and sluice.Window."""
 
-from pump_service.calls.pulls import Pulls
-from pump_service.calls.router import Router
-from pump_service.calls.window_service import WindowService
-from pump_service.calls.windows import Windows
+from sluice.pump_service.calls.pulls import PullBinlogsCalls
+from sluice.pump_service.calls.router import RpcRouter
+from sluice.pump_service.calls.window_service import WindowService
+from sluice.pump_service.calls.windows import WindowCalls
 
-__all__ = ["Pulls", "Router", "WindowService", "Windows"]
+__all__ = ["PullBinlogsCalls", "RpcRouter", "WindowCalls", "WindowService"]

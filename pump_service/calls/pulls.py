@@ -17,28 +17,28 @@ from collections.abc import Callable
 
 from google.protobuf.message import DecodeError
 
-from pump_service import kernel
-from pump_service.lane import Connection
-from pump_service.lane import frames as f
-from pump_service.metrics import BatchHistogram
-from pump_service.store import Store, StoreError
-from upstream import pb
+from sluice.pump_service import kernel
+from sluice.pump_service.grpc_fastpath import ClientCalls
+from sluice.pump_service.grpc_fastpath import frames as f
+from sluice.pump_service.metrics import BatchHistogram
+from sluice.pump_service.store import Store, StoreError
+from sluice.tidb import pb
 
 _log = logging.getLogger(__name__)
 
-_READ_AHEAD = 1 << 18  # bytes
+_READ_AHEAD_BYTES = 1 << 18  # bytes
 MAX_READERS = 32
 """readers at a time; a thread and a few MiB each"""
-MAX_READERS_OF_A_HOST = 16
+MAX_READERS_PER_HOST = 16
 """of them those from one address"""
-STARTS_OF_A_HOST = 5.0
+STARTS_PER_S_PER_HOST = 5.0
 """readers an address may begin in a second, after as many at once as it may have"""
-_PREFIX = 5  # of a gRPC message
+_PREFIX_BYTES = 5  # of a gRPC message
 _GZIP_HEADERS = (*f.RESPONSE_HEADERS, (b"grpc-encoding", b"gzip"))
 _GZIP_LEVEL = 6  # what gRPC's own libraries take
 
 
-class Pulls:
+class PullBinlogsCalls:
     """`run` answers one call; `stop` ends all of them."""
 
     def __init__(self, cluster_id: int, store: Store, latency: BatchHistogram) -> None:
@@ -56,7 +56,7 @@ class Pulls:
         for reader in list(self._running):
             reader.stop()
 
-    async def run(self, lane: Connection, stream: int, message: bytes, *, gzipped: bool = False) -> None:
+    async def run(self, lane: ClientCalls, stream: int, message: bytes, *, gzipped: bool = False) -> None:
         """Answer the stream until its client or the pump goes away; `gzipped`: with compressed messages."""
         sender = lane.sender
         try:
@@ -108,11 +108,11 @@ class Pulls:
             _log.info("the reader (%s) is gone", lane.peer)
 
     def _may_begin(self, host: str) -> bool:
-        if self._readers.total() >= MAX_READERS or self._readers[host] >= MAX_READERS_OF_A_HOST:
+        if self._readers.total() >= MAX_READERS or self._readers[host] >= MAX_READERS_PER_HOST:
             return False
         now = time.monotonic()
-        left, since = self._starts.get(host, (MAX_READERS_OF_A_HOST, now))
-        left = min(left + (now - since) * STARTS_OF_A_HOST, MAX_READERS_OF_A_HOST)
+        left, since = self._starts.get(host, (MAX_READERS_PER_HOST, now))
+        left = min(left + (now - since) * STARTS_PER_S_PER_HOST, MAX_READERS_PER_HOST)
         if left < 1:
             return False
         if len(self._starts) > 1000:  # addresses that may begin as many as any
@@ -125,7 +125,7 @@ class Pulls:
         if not self._readers[host]:
             del self._readers[host]
 
-    def _end(self, lane: Connection, stream: int, failure: Exception | None, after: int) -> None:
+    def _end(self, lane: ClientCalls, stream: int, failure: Exception | None, after: int) -> None:
         status, text = f.GRPC_UNAVAILABLE, "the pump is shutting down"
         if failure is not None:
             status, text = f.GRPC_UNKNOWN, str(failure)
@@ -135,7 +135,7 @@ class Pulls:
 
 
 class _ReadAhead:
-    """A thread that reads the store's stream, at most `_READ_AHEAD` bytes (or one message) ahead of the loop."""
+    """A thread that reads the store's stream, at most `_READ_AHEAD_BYTES` bytes (or one message) ahead of the loop."""
 
     def __init__(
         self, store: Store, after: int, loop: asyncio.AbstractEventLoop, gone: Callable[[], None], *, gzipped: bool
@@ -182,7 +182,7 @@ class _ReadAhead:
     def _wait_for_room(self, given: int) -> None:
         with self._room:
             self._waits = True
-            while given - self._taken > _READ_AHEAD and not self._stop.is_set():
+            while given - self._taken > _READ_AHEAD_BYTES and not self._stop.is_set():
                 self._room.wait(0.1)
             self._waits = False
 
@@ -193,7 +193,7 @@ class _ReadAhead:
                 message = kernel.pull_message(entity.payload, entity.start_ts, entity.commit_ts)
                 if self._gzipped:
                     message = _compressed(message)
-                if given - self._taken > _READ_AHEAD:
+                if given - self._taken > _READ_AHEAD_BYTES:
                     self._wait_for_room(given)
                 self._parts.append(message)
                 given += len(message)
@@ -218,5 +218,5 @@ class _ReadAhead:
 
 def _compressed(message: bytes) -> bytes:
     """Return a gRPC message with its prefix, compressed."""
-    packed = zlib.compress(memoryview(message)[_PREFIX:], _GZIP_LEVEL, wbits=31)
+    packed = zlib.compress(memoryview(message)[_PREFIX_BYTES:], _GZIP_LEVEL, wbits=31)
     return b"\1" + len(packed).to_bytes(4, "big") + packed

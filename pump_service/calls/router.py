@@ -11,13 +11,13 @@ import logging
 import zlib
 from collections.abc import Sequence
 
-from errors import Signal
-from pump_service.calls.pulls import Pulls
-from pump_service.calls.windows import Windows
-from pump_service.lane import Connection
-from pump_service.lane import frames as f
-from pump_service.lane.hpack import Header, Headers
-from pump_service.lane.limits import OTHER_MESSAGE_BYTES
+from sluice.errors import Signal
+from sluice.pump_service.calls.pulls import PullBinlogsCalls
+from sluice.pump_service.calls.windows import WindowCalls
+from sluice.pump_service.grpc_fastpath import ClientCalls
+from sluice.pump_service.grpc_fastpath import frames as f
+from sluice.pump_service.grpc_fastpath.hpack import Header, Headers
+from sluice.pump_service.grpc_fastpath.limits import MAX_OTHER_MESSAGE_BYTES
 
 _log = logging.getLogger(__name__)
 
@@ -27,15 +27,15 @@ _NOTIFY = "/binlog.Cistern/Notify"
 _NOTIFIED = b"\0" * 5  # an empty message behind its gRPC prefix
 
 
-class Router:
+class RpcRouter:
     """`router(lane, stream, headers, body)` starts a task that answers the stream; cancel it to cancel the call."""
 
-    def __init__(self, pulls: Pulls, windows: Windows | None) -> None:
+    def __init__(self, pulls: PullBinlogsCalls, windows: WindowCalls | None) -> None:
         """`windows`: None for a pump that serves what an original one does, and no more."""
         self._pulls = pulls
         self._windows = windows
 
-    def __call__(self, lane: Connection, stream: int, headers: Sequence[Header], body: bytes) -> asyncio.Task[None]:
+    def __call__(self, lane: ClientCalls, stream: int, headers: Sequence[Header], body: bytes) -> asyncio.Task[None]:
         return asyncio.get_running_loop().create_task(self._run(lane, stream, tuple(headers), body))
 
     def stop(self) -> None:
@@ -43,7 +43,7 @@ class Router:
         if self._windows is not None:
             self._windows.stop()
 
-    async def _run(self, lane: Connection, stream: int, headers: Headers, body: bytes) -> None:
+    async def _run(self, lane: ClientCalls, stream: int, headers: Headers, body: bytes) -> None:
         sender = lane.sender
         gzipped = _GZIP in headers
         try:
@@ -63,7 +63,7 @@ class Router:
                 sender.finish(stream, f.header_frames(stream, f.OK_TRAILERS, end_stream=True))
             else:
                 sender.out.append(_unknown(stream, path))
-        except _BadMessage as bad:
+        except _UnreadableMessage as bad:
             sender.out.append(f.error_reply(stream, bad.status, str(bad)))
         except asyncio.CancelledError:
             raise
@@ -74,7 +74,7 @@ class Router:
             lane.ended(stream)
 
 
-class _BadMessage(Signal):
+class _UnreadableMessage(Signal):
     """The body isn't one message that can be read."""
 
     def __init__(self, text: str, status: int = f.GRPC_UNIMPLEMENTED) -> None:
@@ -87,19 +87,19 @@ def _unknown(stream: int, path: str) -> bytes:
 
 
 def _message(body: bytes, *, gzipped: bool) -> bytes:
-    """Return the message in a body, expanded to at most `OTHER_MESSAGE_BYTES`."""
+    """Return the message in a body, expanded to at most `MAX_OTHER_MESSAGE_BYTES`."""
     if len(body) < 5 or body[0] > 1 or int.from_bytes(body[1:5], "big") != len(body) - 5:
-        raise _BadMessage("the call must carry one message")
+        raise _UnreadableMessage("the call must carry one message")
     if not body[0]:
         return body[5:]
     if not gzipped:
-        raise _BadMessage("the message is compressed, and grpc-encoding isn't gzip")
+        raise _UnreadableMessage("the message is compressed, and grpc-encoding isn't gzip")
     inflate = zlib.decompressobj(wbits=31)
     try:
-        message = inflate.decompress(body[5:], OTHER_MESSAGE_BYTES + 1)
+        message = inflate.decompress(body[5:], MAX_OTHER_MESSAGE_BYTES + 1)
     except zlib.error as error:
-        raise _BadMessage(f"the message is no gzip: {error}", f.GRPC_INTERNAL) from None
-    if len(message) > OTHER_MESSAGE_BYTES or not inflate.eof:
-        text = f"received message larger than max (more than {OTHER_MESSAGE_BYTES} bytes expanded), or cut off"
-        raise _BadMessage(text, f.GRPC_RESOURCE_EXHAUSTED)
+        raise _UnreadableMessage(f"the message is no gzip: {error}", f.GRPC_INTERNAL) from None
+    if len(message) > MAX_OTHER_MESSAGE_BYTES or not inflate.eof:
+        text = f"received message larger than max (more than {MAX_OTHER_MESSAGE_BYTES} bytes expanded), or cut off"
+        raise _UnreadableMessage(text, f.GRPC_RESOURCE_EXHAUSTED)
     return message

@@ -14,16 +14,16 @@ from functools import partial
 import grpc
 from google.protobuf.message import DecodeError
 
-from pump_service.calls.window_service import CallRefusedError, WindowService, leaving
-from pump_service.lane import Connection
-from pump_service.lane import frames as f
-from upstream import pb
-from upstream.codec.varint import encode_uvarint
+from sluice.pump_service.calls.window_service import CallRejected, WindowService, leaving_error
+from sluice.pump_service.grpc_fastpath import ClientCalls
+from sluice.pump_service.grpc_fastpath import frames as f
+from sluice.tidb import pb
+from sluice.tidb.codec.varint import encode_uvarint
 
-_AHEAD = 2  # pieces of at most a MiB that are ready before the client has taken those before them
-_THREADS = 16
+_MAX_PIECES_AHEAD = 2  # pieces of at most a MiB that are ready before the client has taken those before them
+_MAX_THREADS = 16
 """of all readers; MAX_READS of them read, others wait for their turn, and see to it that who takes nothing leaves"""
-_TURN_S = 8.0
+_READ_TURN_S = 8.0
 """for one of the threads; with the service's own turn it is less than a reader waits for a word"""
 _CHUNK = b"\x0a"  # the field of a ReadResponse, as number << 3 | wire type
 
@@ -33,11 +33,11 @@ class WindowReads:
 
     def __init__(self, service: WindowService) -> None:
         self._service = service
-        self._running: set[_Reading] = set()
-        self._free = asyncio.Semaphore(_THREADS)
+        self._running: set[_WindowRead] = set()
+        self._free = asyncio.Semaphore(_MAX_THREADS)
         self._stopping = False
 
-    async def run(self, lane: Connection, stream: int, message: bytes) -> None:
+    async def run(self, lane: ClientCalls, stream: int, message: bytes) -> None:
         """Answer the stream, until its client goes away or `stop` is called."""
         sender = lane.sender
         try:
@@ -46,17 +46,17 @@ class WindowReads:
             sender.out.append(f.error_reply(stream, f.GRPC_INTERNAL, "the request is no ReadRequest"))
             return
         try:
-            async with asyncio.timeout(_TURN_S):
+            async with asyncio.timeout(_READ_TURN_S):
                 await self._free.acquire()
         except TimeoutError:
             sender.out.append(f.error_reply(stream, f.GRPC_UNAVAILABLE, "too many windows are being read; ask again"))
             return
         if self._stopping:
             self._free.release()
-            sender.out.append(f.error_reply(stream, f.GRPC_UNAVAILABLE, str(leaving())))
+            sender.out.append(f.error_reply(stream, f.GRPC_UNAVAILABLE, str(leaving_error())))
             return
         try:
-            reading = _Reading(self._service, request, lane.peer, self._free.release)
+            reading = _WindowRead(self._service, request, lane.peer, self._free.release)
         except RuntimeError:  # the system gives no thread
             self._free.release()
             raise
@@ -84,26 +84,27 @@ class WindowReads:
         """End them, so that nobody holds up the pump's end. In the loop's thread."""
         self._stopping = True
         for reading in list(self._running):
-            reading.end(leaving())
+            reading.end(leaving_error())
 
 
-class _Reading:
-    """A thread that reads a window, at most `_AHEAD` pieces ahead of the loop. It is the service's `Taker`."""
+class _WindowRead:
+    """A thread that reads a window, at most `_MAX_PIECES_AHEAD` pieces ahead of the loop. It is the service's"
+    " `Taker`."""
 
     def __init__(
         self, service: WindowService, request: pb.window.ReadRequest, peer: str, gone: Callable[[], None]
     ) -> None:
         """In the task that takes what is read. `gone` is called in the loop's thread when the thread has ended."""
-        self.refusal: CallRefusedError | None = None
+        self.refusal: CallRejected | None = None
         """Why it ended early, for the client."""
         self._service = service
         self._request = request
         self._peer = peer
-        self._gone = gone
+        self._on_gone = gone
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._pieces: asyncio.Queue[memoryview | None] = asyncio.Queue()
-        self._room = threading.Semaphore(_AHEAD)
+        self._room = threading.Semaphore(_MAX_PIECES_AHEAD)
         self._ended = threading.Event()
         threading.Thread(target=self._read, name="pump-window-read", daemon=True).start()
 
@@ -113,7 +114,7 @@ class _Reading:
         self._room.release()
         return piece
 
-    def end(self, refusal: CallRefusedError | None) -> None:
+    def end(self, refusal: CallRejected | None) -> None:
         """End the thread, which may be about to, and with a refusal the task that takes what it reads. In the loop's
         thread.
         """
@@ -133,7 +134,7 @@ class _Reading:
         return not self._ended.is_set()
 
     def cancel(self) -> None:
-        refusal = CallRefusedError(grpc.StatusCode.CANCELLED, "nothing of the window was taken, and others wait")
+        refusal = CallRejected(grpc.StatusCode.CANCELLED, "nothing of the window was taken, and others wait")
         self._in_loop(partial(self.end, refusal))
 
     def _read(self) -> None:
@@ -145,16 +146,16 @@ class _Reading:
                 if self._ended.is_set():
                     return
                 self._in_loop(partial(self._pieces.put_nowait, piece))
-        except CallRefusedError as refused:
+        except CallRejected as refused:
             refusal = refused
         except Exception as error:  # the client gets its text
-            refusal = CallRefusedError(grpc.StatusCode.UNKNOWN, str(error))
+            refusal = CallRejected(grpc.StatusCode.UNKNOWN, str(error))
         finally:
             pieces.close()
-            self._in_loop(partial(self._over, refusal))
+            self._in_loop(partial(self._finish, refusal))
 
-    def _over(self, refusal: CallRefusedError | None) -> None:
-        self._gone()
+    def _finish(self, refusal: CallRejected | None) -> None:
+        self._on_gone()
         if self.refusal is None:
             self.refusal = refusal
         self._pieces.put_nowait(None)

@@ -14,33 +14,33 @@ from typing import Any, Protocol
 import grpc
 import pyarrow as pa
 
-from errors import Signal
-from pump_service.cluster import TimeLimit
-from pump_service.store import Store
-from pump_service.store.errors import CorruptRecordError, IndexDamagedError, StoreError, WindowPurgedError
-from upstream import pb
-from upstream.window_schema import WINDOW_SCHEMA
+from sluice.errors import Signal
+from sluice.pump_service.cluster import FutureTsLimit
+from sluice.pump_service.store import Store
+from sluice.pump_service.store.errors import CorruptRecordError, IndexDamagedError, StoreError, WindowPurgedError
+from sluice.tidb import pb
+from sluice.tidb.window_schema import WINDOW_SCHEMA
 
 _log = logging.getLogger(__name__)
 
-_CHUNK = 1 << 20  # bytes of Arrow stream a message carries at most
-_LARGE = 64 << 10  # bytes pyarrow writes in one piece that aren't copied
+_CHUNK_BYTES = 1 << 20  # bytes of Arrow stream a message carries at most
+_MIN_UNCOPIED_BYTES = 64 << 10  # bytes pyarrow writes in one piece that aren't copied
 _MAX_WAIT_MS = 60_000
 _MAX_AWAIT_MS = 5_000
-MAX_WAITING = 64
+MAX_WAITING_CALLS = 64
 """calls that wait for a barrier or a transaction at a time; more are answered at once with what is there"""
 MAX_READS = 6
 """windows that are read at a time; more wait for their turn, at most `_TURN_S`"""
-_COUNTING = 2  # Bounds that look at the index at a time; they take turns
+_MAX_COUNTING = 2  # Bounds that look at the index at a time; they take turns
 _TURN_S = 20.0
-_STALLED_S = 15.0
-_STEP_S = 0.5  # a pump that stops isn't held up for longer by who waits for a barrier
-_MAX = 2**63 - 1
+_STALL_TIMEOUT_S = 15.0
+_WAIT_STEP_S = 0.5  # a pump that stops isn't held up for longer by who waits for a barrier
+_MAX_TS = 2**63 - 1
 _INLINE_BYTES = 1 << 20
-_MOST_LATE = 1000
+_MAX_LATE_COMMITS = 1000
 
 
-class CallRefusedError(Signal):
+class CallRejected(Signal):
     """A call ends with this status; the text is for the caller."""
 
     def __init__(self, code: grpc.StatusCode, text: str) -> None:
@@ -48,7 +48,7 @@ class CallRefusedError(Signal):
         self.code = code
 
 
-class Taker(Protocol):
+class ReadStream(Protocol):
     """Who reads a window."""
 
     def peer(self) -> str:
@@ -66,14 +66,14 @@ class WindowService:
     CallRefusedError.
     """
 
-    def __init__(self, cluster_id: int, store: Store, time_limit: TimeLimit, stopping: threading.Event) -> None:
+    def __init__(self, cluster_id: int, store: Store, time_limit: FutureTsLimit, stopping: threading.Event) -> None:
         self._cluster_id = cluster_id
         self._store = store
         self._time_limit = time_limit
         self._stopping = stopping
-        self._waiting = threading.BoundedSemaphore(MAX_WAITING)
-        self._offered: dict[Taker, float] = {}  # since when a reader has had something to take
-        self._counting = threading.BoundedSemaphore(_COUNTING)
+        self._waiting = threading.BoundedSemaphore(MAX_WAITING_CALLS)
+        self._offered: dict[ReadStream, float] = {}  # since when a reader has had something to take
+        self._counting = threading.BoundedSemaphore(_MAX_COUNTING)
         self._reads = threading.BoundedSemaphore(MAX_READS)
 
     def bounds(self, request: pb.window.BoundsRequest) -> pb.window.BoundsResponse:
@@ -82,14 +82,14 @@ class WindowService:
         """
         self._check(request.cluster_id)
         if request.lo < 0 or request.fresh_ts < 0:
-            raise CallRefusedError(
+            raise CallRejected(
                 grpc.StatusCode.INVALID_ARGUMENT, f"negative timestamps: lo {request.lo}, fresh_ts {request.fresh_ts}"
             )
         try:
             answer = self._unmarked(request) or self._marked(request)
             self._add_late(request, answer)
         except StoreError as error:
-            raise _refusal(error) from error
+            raise _call_rejection(error) from error
         return answer
 
     def bounds_at_once(self, request: pb.window.BoundsRequest) -> pb.window.BoundsResponse | None:
@@ -108,7 +108,7 @@ class WindowService:
         return request.fresh_ts if self._time_limit.is_known(request.fresh_ts) else 0
 
     def _add_late(self, request: pb.window.BoundsRequest, answer: pb.window.BoundsResponse) -> None:
-        for late in self._store.late_behind(request.lo)[-_MOST_LATE:]:
+        for late in self._store.late_behind(request.lo)[-_MAX_LATE_COMMITS:]:
             answer.late.add(commit_ts=late.commit_ts, start_ts=late.start_ts)
 
     def _may_be_unmarked(self, request: pb.window.BoundsRequest) -> bool:
@@ -120,15 +120,15 @@ class WindowService:
         if not request.ts_is_checked or not is_new or self._stopping.is_set():
             return False
         if self._time_limit.is_known(lo):  # from the future it would have all that follows called late
-            self._store.note_passed(lo)
+            self._store.mark_read_through(lo)
         return True
 
     def _unmarked(self, request: pb.window.BoundsRequest) -> pb.window.BoundsResponse | None:
         """The bounds of a small window, if no Prewrite is open; else None."""
         if not self._may_be_unmarked(request):
             return None
-        size = min(request.max_bytes or _MAX, request.inline_bytes, _INLINE_BYTES)
-        limits = self._time_limit.passed_ts, request.max_transactions or _MAX, size
+        size = min(request.max_bytes or _MAX_TS, request.inline_bytes, _INLINE_BYTES)
+        limits = self._time_limit.passed_ts, request.max_transactions or _MAX_TS, size
         with self._counting:
             small = self._store.settled_window(
                 request.lo, request.fresh_ts, *limits, is_passing=bool(self._passing(request))
@@ -145,13 +145,13 @@ class WindowService:
 
     def _marked(self, request: pb.window.BoundsRequest) -> pb.window.BoundsResponse:
         if self._time_limit.mark_exceeded(request.fresh_ts):
-            raise CallRefusedError(
+            raise CallRejected(
                 grpc.StatusCode.INVALID_ARGUMENT, f"fresh_ts: {self._time_limit.describe(request.fresh_ts)}"
             )
         window = b""
         reached = self._reach(request.fresh_ts, min(request.wait_ms, _MAX_WAIT_MS) / 1000)
         with self._counting:
-            limits = request.max_transactions or _MAX, request.max_bytes or _MAX
+            limits = request.max_transactions or _MAX_TS, request.max_bytes or _MAX_TS
             inline = min(request.inline_bytes, _INLINE_BYTES)
             small = self._store.small_window(request.lo, reached, limits[0], min(limits[1], inline))
             if small is not None:
@@ -186,25 +186,25 @@ class WindowService:
             found = self._store.await_newer(request.after_ts, wait_s if may_wait else 0)
         return pb.window.AwaitResponse(has_more=found)
 
-    def read(self, request: pb.window.ReadRequest, taker: Taker) -> Generator[memoryview, None, None]:
+    def read(self, request: pb.window.ReadRequest, taker: ReadStream) -> Generator[memoryview, None, None]:
         """The transactions with lo < commit_ts <= hi as an Arrow stream, a MiB of it at most at a time. A hi above
         max_commit_ts is refused: it would have gaps. Raises CallRefusedError.
         """
         self._check(request.cluster_id)
         if request.hi > self._store.max_commit_ts:
-            raise CallRefusedError(
+            raise CallRejected(
                 grpc.StatusCode.OUT_OF_RANGE,
                 f"the window ends at {request.hi}, but commits are complete only through {self._store.max_commit_ts}; "
                 "ask Bounds first",
             )
         until = time.monotonic() + _TURN_S
-        while not self._reads.acquire(timeout=_STEP_S):
+        while not self._reads.acquire(timeout=_WAIT_STEP_S):
             if self._stopping.is_set():
-                raise leaving()
+                raise leaving_error()
             if not taker.is_active():
                 return
             if time.monotonic() > until:
-                raise CallRefusedError(grpc.StatusCode.UNAVAILABLE, f"{MAX_READS} windows are being read; ask again")
+                raise CallRejected(grpc.StatusCode.UNAVAILABLE, f"{MAX_READS} windows are being read; ask again")
             self._cancel_stalled()
         try:
             for chunk in self._chunks(request, taker):
@@ -219,11 +219,11 @@ class WindowService:
         """Others wait: who takes nothing makes room."""
         now = time.monotonic()
         for taker, since in list(self._offered.items()):
-            if now - since > _STALLED_S:
+            if now - since > _STALL_TIMEOUT_S:
                 _log.warning(
                     "the reader of a window (%s) took nothing for %.0f s: ended, as others wait",
                     taker.peer(),
-                    _STALLED_S,
+                    _STALL_TIMEOUT_S,
                 )
                 taker.cancel()
 
@@ -232,8 +232,8 @@ class WindowService:
             until = time.monotonic() + (wait_s if may_wait else 0)
             while True:
                 left = max(until - time.monotonic(), 0)
-                reached = self._store.barrier(ts, min(left, _STEP_S))
-                if reached >= ts or left <= _STEP_S or self._stopping.is_set():
+                reached = self._store.barrier(ts, min(left, _WAIT_STEP_S))
+                if reached >= ts or left <= _WAIT_STEP_S or self._stopping.is_set():
                     return reached
 
     @contextlib.contextmanager
@@ -245,31 +245,31 @@ class WindowService:
             if may_wait:
                 self._waiting.release()
 
-    def _chunks(self, request: pb.window.ReadRequest, taker: Taker) -> Iterator[memoryview]:
+    def _chunks(self, request: pb.window.ReadRequest, taker: ReadStream) -> Iterator[memoryview]:
         sink = _Chunks()
         try:
             with pa.ipc.new_stream(sink, WINDOW_SCHEMA) as writer:
                 # strict: leaving a transaction out would lose it downstream without a word
                 for batch in self._store.read_window(request.lo, request.hi, strict=True):
                     if self._stopping.is_set():
-                        raise leaving()
+                        raise leaving_error()
                     if not taker.is_active():
                         return
                     writer.write_batch(batch)
                     del batch
                     yield from sink.take()
         except StoreError as error:
-            raise _refusal(error) from error
+            raise _call_rejection(error) from error
         yield from sink.take()
 
     def _check(self, cluster_id: int) -> None:
         if cluster_id != self._cluster_id:
-            raise CallRefusedError(
+            raise CallRejected(
                 grpc.StatusCode.FAILED_PRECONDITION, f"cluster ID are mismatch, {cluster_id} vs {self._cluster_id}"
             )
 
 
-def _refusal(error: StoreError) -> CallRefusedError:
+def _call_rejection(error: StoreError) -> CallRejected:
     code = grpc.StatusCode.UNKNOWN
     if isinstance(error, WindowPurgedError):
         code = grpc.StatusCode.OUT_OF_RANGE
@@ -277,12 +277,12 @@ def _refusal(error: StoreError) -> CallRefusedError:
         code = grpc.StatusCode.DATA_LOSS
     elif isinstance(error, IndexDamagedError):
         code = grpc.StatusCode.UNAVAILABLE
-    return CallRefusedError(code, str(error))
+    return CallRejected(code, str(error))
 
 
-def leaving() -> CallRefusedError:
+def leaving_error() -> CallRejected:
     """What a reader is told by a pump that is about to end."""
-    return CallRefusedError(grpc.StatusCode.UNAVAILABLE, "the pump is stopping; ask again when it is back")
+    return CallRejected(grpc.StatusCode.UNAVAILABLE, "the pump is stopping; ask again when it is back")
 
 
 class _Chunks:
@@ -294,7 +294,7 @@ class _Chunks:
 
     def write(self, data: Any) -> int:
         view = memoryview(data)
-        self._parts.append(view if len(view) >= _LARGE else memoryview(bytes(view)))
+        self._parts.append(view if len(view) >= _MIN_UNCOPIED_BYTES else memoryview(bytes(view)))
         return len(view)
 
     def flush(self) -> None:
@@ -308,10 +308,10 @@ class _Chunks:
         parts, self._parts = self._parts[::-1], []
         while parts:
             piece = parts.pop()
-            if len(piece) < _LARGE:
+            if len(piece) < _MIN_UNCOPIED_BYTES:
                 together = bytearray(piece)
-                while parts and len(parts[-1]) < _LARGE and len(together) + len(parts[-1]) <= _CHUNK:
+                while parts and len(parts[-1]) < _MIN_UNCOPIED_BYTES and len(together) + len(parts[-1]) <= _CHUNK_BYTES:
                     together += parts.pop()
                 piece = memoryview(together)
-            for at in range(0, len(piece), _CHUNK):
-                yield piece[at : at + _CHUNK]
+            for at in range(0, len(piece), _CHUNK_BYTES):
+                yield piece[at : at + _CHUNK_BYTES]

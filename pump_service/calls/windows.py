@@ -15,21 +15,21 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from pump_service.calls.window_reads import WindowReads
-from pump_service.calls.window_service import MAX_WAITING, CallRefusedError, WindowService
-from pump_service.lane import Connection
-from pump_service.lane import frames as f
-from upstream import pb
+from sluice.pump_service.calls.window_reads import WindowReads
+from sluice.pump_service.calls.window_service import MAX_WAITING_CALLS, CallRejected, WindowService
+from sluice.pump_service.grpc_fastpath import ClientCalls
+from sluice.pump_service.grpc_fastpath import frames as f
+from sluice.tidb import pb
 
 _READ = "/sluice.Window/Read"
-_THREADS = MAX_WAITING + 8  # of which no more than MAX_WAITING wait
+_MAX_THREADS = MAX_WAITING_CALLS + 8  # of which no more than MAX_WAITING wait
 MAX_CALLS = 256
 """at a time, those that were reset while they were at work among them"""
-_TAKE_S = 15.0
+_ACCEPT_TIMEOUT_S = 15.0
 """for an answer, or its client is told that it took nothing; until then the call counts"""
 
 
-class Windows:
+class WindowCalls:
     """`run` answers one call; `stop` ends all of them. Everything but the store's part runs in the loop's thread."""
 
     def __init__(self, service: WindowService) -> None:
@@ -39,9 +39,9 @@ class Windows:
         }
         self._bounds_at_once = service.bounds_at_once
         self._reads = WindowReads(service)
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="pump-window")  # made when needed
+        self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="pump-window")  # made when needed
         self._open: set[asyncio.Future[bytes]] = set()
-        self._untaken: set[asyncio.Timeout] = set()
+        self._unaccepted: set[asyncio.Timeout] = set()
         self._begun = 0
         self._stopping = False
 
@@ -49,7 +49,7 @@ class Windows:
         """Whether `run` answers calls of this path."""
         return path in self._calls or path == _READ
 
-    async def run(self, lane: Connection, stream: int, path: str, message: bytes) -> None:
+    async def run(self, lane: ClientCalls, stream: int, path: str, message: bytes) -> None:
         """Answer the stream."""
         if path == _READ:
             await self._reads.run(lane, stream, message)
@@ -63,14 +63,14 @@ class Windows:
             return
         try:
             answer = self._at_once(request) or await self._answer(handle, request)
-        except CallRefusedError as refused:
+        except CallRejected as refused:
             sender.out.append(f.error_reply(stream, refused.code.value[0], str(refused)))
             return
         sender.out.append(f.header_frames(stream, f.RESPONSE_HEADERS, end_stream=False))
         sender.queue(stream, b"\0" + len(answer).to_bytes(4, "big") + answer)
         sender.finish(stream, f.header_frames(stream, f.OK_TRAILERS, end_stream=True))
         lane.flush()
-        await self._taken(lane, stream)
+        await self._await_accepted(lane, stream)
 
     def stop(self) -> None:
         """Refuse what is asked and what waits, so that nobody holds up the pump's end. In the loop's thread."""
@@ -79,18 +79,20 @@ class Windows:
         for answer in self._open:
             if not answer.done():
                 answer.set_exception(_leaving())
-        for patience in self._untaken:
+        for patience in self._unaccepted:
             if not patience.expired():
                 patience.reschedule(asyncio.get_running_loop().time())
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _taken(self, lane: Connection, stream: int) -> None:
+    async def _await_accepted(self, lane: ClientCalls, stream: int) -> None:
         """Wait until the client's windows have let the answer go: of a client that takes none they would gather."""
-        refusal = CallRefusedError(grpc.StatusCode.CANCELLED, f"nothing of the answer was taken for {_TAKE_S:.0f} s")
-        patience = asyncio.timeout(_TAKE_S)
+        refusal = CallRejected(
+            grpc.StatusCode.CANCELLED, f"nothing of the answer was taken for {_ACCEPT_TIMEOUT_S:.0f} s"
+        )
+        patience = asyncio.timeout(_ACCEPT_TIMEOUT_S)
         try:
             async with patience:
-                self._untaken.add(patience)
+                self._unaccepted.add(patience)
                 await lane.sender.drained(stream)
         except TimeoutError:
             if self._stopping:
@@ -99,7 +101,7 @@ class Windows:
             trailers = f.status_trailers(refusal.code.value[0], str(refusal))
             lane.sender.finish(stream, f.header_frames(stream, trailers, end_stream=True))
         finally:
-            self._untaken.discard(patience)
+            self._unaccepted.discard(patience)
             del patience  # it knows the task, whose error knows this frame: together they would keep the answer
 
     def _at_once(self, request: Message) -> bytes:
@@ -111,7 +113,7 @@ class Windows:
         if self._stopping:
             raise _leaving()
         if self._begun >= MAX_CALLS:
-            raise CallRefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_CALLS} calls are under way; ask again")
+            raise CallRejected(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_CALLS} calls are under way; ask again")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bytes] = loop.create_future()
 
@@ -144,5 +146,5 @@ class Windows:
                 self._begun -= 1
 
 
-def _leaving() -> CallRefusedError:
-    return CallRefusedError(grpc.StatusCode.UNAVAILABLE, "the pump is shutting down")
+def _leaving() -> CallRejected:
+    return CallRejected(grpc.StatusCode.UNAVAILABLE, "the pump is shutting down")

@@ -1,8 +1,10 @@
 """The pump as a member of the cluster: its entry, its heartbeat, the time, and who knows how a transaction ended."""
 
-from pump_service.cluster.clock import Clock, TimeLimit
-from pump_service.cluster.heartbeat import Heartbeat
-from pump_service.cluster.node import (
+from sluice.pump_service.cluster.client_liveness import ClientConnection, ClientLiveness
+from sluice.pump_service.cluster.clock import FutureTsLimit, PdClock
+from sluice.pump_service.cluster.gc_safepoint import ServiceSafePoint
+from sluice.pump_service.cluster.heartbeat import Heartbeat
+from sluice.pump_service.cluster.node import (
     CLOSING,
     OFFLINE,
     ONLINE,
@@ -14,9 +16,7 @@ from pump_service.cluster.node import (
     check_cluster,
     node_id,
 )
-from pump_service.cluster.origins import Origin, Origins
-from pump_service.cluster.resolver import TiKVResolver
-from pump_service.cluster.versions import KeptVersions
+from sluice.pump_service.cluster.resolver import TiKVResolver
 
 __all__ = [
     "CLOSING",
@@ -24,16 +24,16 @@ __all__ = [
     "ONLINE",
     "PAUSED",
     "PAUSING",
-    "Clock",
+    "ClientConnection",
+    "ClientLiveness",
+    "FutureTsLimit",
     "Heartbeat",
-    "KeptVersions",
     "Membership",
     "Node",
     "NodeError",
-    "Origin",
-    "Origins",
+    "PdClock",
+    "ServiceSafePoint",
     "TiKVResolver",
-    "TimeLimit",
     "check_cluster",
     "node_id",
 ]

@@ -11,20 +11,20 @@ import threading
 import time
 from collections.abc import Callable
 
-from upstream import tso
+from sluice.tidb import tso
 
 _log = logging.getLogger(__name__)
 
-AHEAD_MS = 10_000
-_AHEAD = tso.span(AHEAD_MS)
+MAX_AHEAD_MS = 10_000
+_MAX_AHEAD = tso.span(MAX_AHEAD_MS)
 """A record's timestamp may be this far ahead of what is known of PD's clock without asking."""
-_REFRESH_S = 2.0
-_PATIENCE_S = 0.05
+_REFRESH_INTERVAL_S = 2.0
+_PD_WAIT_TIMEOUT_S = 0.05
 _CALM_S = 0.02
-_REPORT_S = 30.0
+_REPORT_INTERVAL_S = 30.0
 
 
-class Clock:
+class PdClock:
     """Timestamps that need not be exact: the last TSO seen plus the time since. `tso()` asks PD and may raise."""
 
     def __init__(self, tso: Callable[[], int]) -> None:
@@ -33,7 +33,7 @@ class Clock:
         self._last = (0, 0.0)  # the highest TSO seen, and when
         self.first = 0
         """The first TSO that was seen; 0 before."""
-        self._failed_at = -_REFRESH_S
+        self._failed_at = -_REFRESH_INTERVAL_S
 
     def fresh(self) -> int:
         """A TSO from PD; raises what the client raises."""
@@ -46,10 +46,10 @@ class Clock:
             self.first = self.first or ts
             if ts > self._last[0]:
                 self._last = ts, time.monotonic()
-            self._failed_at = -_REFRESH_S
+            self._failed_at = -_REFRESH_INTERVAL_S
         return ts
 
-    def about_now(self) -> int:
+    def estimated_ts(self) -> int:
         """Without asking PD; 0 before the first `fresh`."""
         seen, at = self._last
         return seen + tso.span(int((time.monotonic() - at) * 1000)) if seen else 0
@@ -62,15 +62,15 @@ class Clock:
     @property
     def pd_answers(self) -> bool:
         """False if the last question failed and that was just now."""
-        return time.monotonic() - self._failed_at >= _REFRESH_S
+        return time.monotonic() - self._failed_at >= _REFRESH_INTERVAL_S
 
 
-class TimeLimit:
+class FutureTsLimit:
     """Says which timestamps lie in the future. Keeps `clock` up to date in a thread of its own, between `start` and
     `stop`.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: PdClock) -> None:
         self._clock = clock
         self.limit = 0
         """Timestamps up to here were issued, or nearly; about those above `exceeded` has to be asked."""
@@ -78,7 +78,7 @@ class TimeLimit:
         self._answer = threading.Condition()
         self._questions = self._answered = 0  # how many were begun, and which was the last to be answered
         self._asked_at = 0.0  # 0: no question is under way
-        self._refused_at = self._reported_at = -_REPORT_S
+        self._refused_at = self._reported_at = -_REPORT_INTERVAL_S
         self._thread = threading.Thread(target=self._run, name="pump-clock", daemon=True)
 
     def start(self) -> None:
@@ -111,10 +111,10 @@ class TimeLimit:
         if self.is_known(ts):
             return False
         self._refresh()
-        if self.is_known(ts) or (not self._clock.pd_answers and ts <= tso.wall_clock() + _AHEAD):
+        if self.is_known(ts) or (not self._clock.pd_answers and ts <= tso.wall_clock() + _MAX_AHEAD):
             return False
         now = self._refused_at = time.monotonic()
-        if now - self._reported_at >= _REPORT_S:
+        if now - self._reported_at >= _REPORT_INTERVAL_S:
             self._reported_at = now
             _log.error("a client is refused: %s", self.describe(ts))
         return True
@@ -130,11 +130,11 @@ class TimeLimit:
                 return ts > self._clock.fresh()
             except Exception as error:
                 _log.warning("PD can't be asked about a reader's timestamp, clocks have to do: %s", error)
-        return ts > max(self._clock.about_now(), tso.wall_clock()) + _AHEAD
+        return ts > max(self._clock.estimated_ts(), tso.wall_clock()) + _MAX_AHEAD
 
     def describe(self, ts: int) -> str:
         """The words about a timestamp that is refused."""
-        ahead = tso.ms_between(self._clock.about_now(), ts) / 1000
+        ahead = tso.ms_between(self._clock.estimated_ts(), ts) / 1000
         return (
             f"timestamp {ts} lies {ahead:.1f} s ahead of PD's clock, so PD can't have given it, and taking it would"
             " hide commits below it; do the client and this pump ask the same PD?"
@@ -142,22 +142,22 @@ class TimeLimit:
 
     def is_known(self, ts: int) -> bool:
         """Whether PD has given `ts`, or nearly, as far as the clock tells; PD isn't asked."""
-        self.limit = max(self.limit, self._clock.about_now() + _AHEAD)
+        self.limit = max(self.limit, self._clock.estimated_ts() + _MAX_AHEAD)
         return ts <= self.limit
 
     def _refresh(self) -> None:
         now = time.monotonic()
-        if now - self._refused_at < _CALM_S or (self._asked_at and now - self._asked_at > _PATIENCE_S):
+        if now - self._refused_at < _CALM_S or (self._asked_at and now - self._asked_at > _PD_WAIT_TIMEOUT_S):
             self._ask.set()
             return  # who sends nonsense all the time, or asks while PD hangs, doesn't hold up the others
         with self._answer:
             wanted = self._questions + 1  # one that is under way may have been answered before the clock jumped
             self._ask.set()
-            self._answer.wait_for(lambda: self._answered >= wanted, _PATIENCE_S)
+            self._answer.wait_for(lambda: self._answered >= wanted, _PD_WAIT_TIMEOUT_S)
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            self._ask.wait(_REFRESH_S)
+            self._ask.wait(_REFRESH_INTERVAL_S)
             self._ask.clear()
             with self._answer:
                 self._questions += 1

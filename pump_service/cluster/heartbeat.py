@@ -7,13 +7,13 @@ import threading
 import time
 from collections.abc import Callable
 
-from upstream.backoff import Backoff, Deadline
-from upstream.etcd import NodeStatus, Registry
+from sluice.tidb.backoff import Backoff, Deadline
+from sluice.tidb.etcd import NodeStatus, Registry
 
 _log = logging.getLogger(__name__)
 
 _RETRY_MS, _RETRY_CAP_MS = 50, 1000
-_REPORT_S = 30.0  # a failure that lasts is logged this often
+_REPORT_INTERVAL_S = 30.0  # a failure that lasts is logged this often
 
 
 class Heartbeat:
@@ -27,7 +27,7 @@ class Heartbeat:
 
     def __init__(self, registry: Registry, every_s: float, patience_s: float = 2.0) -> None:
         self.every_s = every_s
-        self._patience_s = patience_s
+        self._join_timeout_s = patience_s
         self._registry = registry
         self._status: Callable[[], NodeStatus]
         self._changed = threading.Event()
@@ -48,7 +48,7 @@ class Heartbeat:
     def end(self) -> None:
         """Leave the state of now as the last word. Returns at once; `join` waits."""
         self._written = ""
-        self._last = Deadline(self._patience_s)
+        self._last = Deadline(self._join_timeout_s)
         self._changed.set()
 
     def join(self) -> None:
@@ -64,7 +64,7 @@ class Heartbeat:
 
     def _run(self) -> None:
         failed_since = reported = 0.0
-        while not self._over():
+        while not self._is_finished():
             if self._last is None:
                 self._wait(self.every_s)
             try:
@@ -72,7 +72,7 @@ class Heartbeat:
             except Exception as error:
                 now = time.monotonic()
                 failed_since = failed_since or now
-                if now - reported >= _REPORT_S and self._last is None:
+                if now - reported >= _REPORT_INTERVAL_S and self._last is None:
                     reported = now
                     _log.error("heartbeat failed for %.0f s, the pump goes on: %s", now - failed_since, error)
                 continue
@@ -80,18 +80,18 @@ class Heartbeat:
                 _log.info("heartbeat is back after %.0f s", time.monotonic() - failed_since)
                 failed_since = reported = 0.0
 
-    def _over(self) -> bool:
+    def _is_finished(self) -> bool:
         return self._last is not None and (self._written == self._status().state or self._last.passed())
 
     def _write(self) -> None:
-        backoff = Backoff(Deadline(self._patience_s), self._wait)
+        backoff = Backoff(Deadline(self._join_timeout_s), self._wait)
         while True:
             status = self._status()
             try:
                 self._registry.update_pump(status)
             except Exception as error:
                 self._failure = error
-                if self._over() or not backoff.wait("registry", _RETRY_MS, _RETRY_CAP_MS):
+                if self._is_finished() or not backoff.wait("registry", _RETRY_MS, _RETRY_CAP_MS):
                     raise
             else:
                 self._written = status.state

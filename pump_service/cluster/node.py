@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from errors import SluiceError
-from pump_service.cluster.clock import Clock
-from pump_service.cluster.heartbeat import Heartbeat
-from pump_service.cluster.notify import notify_drainers
-from upstream.etcd import DRAINED_LABEL, NodeStatus, Registry
-from upstream.rpc import TLS
+from sluice.errors import SluiceError
+from sluice.pump_service.cluster.clock import PdClock
+from sluice.pump_service.cluster.heartbeat import Heartbeat
+from sluice.pump_service.cluster.notify import notify_drainers
+from sluice.tidb.etcd import DRAINED_LABEL, NodeStatus, Registry
+from sluice.tidb.rpc import TLS
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -27,8 +27,8 @@ new one.
 """
 ONLINE, PAUSING, PAUSED, CLOSING, OFFLINE = "online", "pausing", "paused", "closing", "offline"
 
-_TRIES = 3
-_RETRY_S = 1.0
+_MAX_ATTEMPTS = 3
+_RETRY_INTERVAL_S = 1.0
 
 
 class NodeError(SluiceError):
@@ -87,7 +87,7 @@ class Membership:
     node_id: str
     host: str
     registry: Registry
-    clock: Clock
+    clock: PdClock
 
 
 class Node:
@@ -116,7 +116,7 @@ class Node:
             state=self.state,
             label=self._label,
             max_commit_ts=self._max_commit_ts(),
-            update_ts=self._clock.about_now(),
+            update_ts=self._clock.estimated_ts(),
         )
 
     def join(self, begin: Callable[[], object] | None = None) -> None:
@@ -192,7 +192,7 @@ class Node:
                     "stop it, or give this one another node-id and data-dir"
                 )
 
-    def _retry(self, what: str, call: Callable[[], _T], tries: int = _TRIES) -> _T:
+    def _retry(self, what: str, call: Callable[[], _T], tries: int = _MAX_ATTEMPTS) -> _T:
         for left in range(tries - 1, -1, -1):
             try:
                 return call()
@@ -200,5 +200,5 @@ class Node:
                 if not left:
                     raise NodeError(f"can't {what} (etcd of PD): {error}") from error
                 _log.warning("can't %s, %d more tries: %s", what, left, error)
-                time.sleep(_RETRY_S)
+                time.sleep(_RETRY_INTERVAL_S)
         raise AssertionError

@@ -6,18 +6,18 @@ import logging
 import time
 from collections.abc import Sequence
 
-from upstream import pb
-from upstream.etcd import NodeStatus
-from upstream.rpc import TLS, describe, open_channel
+from sluice.tidb import pb
+from sluice.tidb.etcd import NodeStatus
+from sluice.tidb.rpc import TLS, describe, open_channel
 
 _log = logging.getLogger(__name__)
 
-_BUDGET_S = 10.0
-_TRIES = 3
-_FIRST_WAIT_S = 1.0
+_TOTAL_TIMEOUT_S = 10.0
+_MAX_ATTEMPTS = 3
+_FIRST_RETRY_DELAY_S = 1.0
 
 
-def notify_drainers(drainers: Sequence[NodeStatus], tls: TLS | None = None, budget_s: float = _BUDGET_S) -> None:
+def notify_drainers(drainers: Sequence[NodeStatus], tls: TLS | None = None, budget_s: float = _TOTAL_TIMEOUT_S) -> None:
     """Call `binlog.Cistern/Notify` on each drainer: 3 tries each, `budget_s` seconds in all.
 
     Raises RuntimeError that names the drainer that doesn't answer.
@@ -26,14 +26,14 @@ def notify_drainers(drainers: Sequence[NodeStatus], tls: TLS | None = None, budg
 
     deadline = time.monotonic() + budget_s
     for drainer in drainers:
-        wait = _FIRST_WAIT_S
+        wait = _FIRST_RETRY_DELAY_S
         with open_channel(drainer.host, tls) as channel:
             call = channel.unary_unary(
                 "/binlog.Cistern/Notify",
                 request_serializer=pb.pump.NotifyReq.SerializeToString,
                 response_deserializer=pb.pump.NotifyResp.FromString,
             )
-            for left in range(_TRIES - 1, -1, -1):
+            for left in range(_MAX_ATTEMPTS - 1, -1, -1):
                 try:
                     call(pb.pump.NotifyReq(), timeout=max(deadline - time.monotonic(), 0.01))
                     _log.info("drainer %s at %s knows of this pump", drainer.node_id, drainer.host)

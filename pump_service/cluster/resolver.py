@@ -17,21 +17,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from errors import SluiceError
-from pump_service.store import Verdict, VerdictKind
-from upstream import tso
-from upstream.tikv import Mvcc, TiKVError, TxnKind, TxnStatus
+from sluice.errors import SluiceError
+from sluice.pump_service.store import TxnOutcome, TxnOutcomeKind
+from sluice.tidb import tso
+from sluice.tidb.tikv import Mvcc, TiKVError, TxnKind, TxnStatus
 
-_PENDING = Verdict(VerdictKind.PENDING)
+_PENDING = TxnOutcome(TxnOutcomeKind.PENDING)
 
 
-class UndecidableError(SluiceError):
+class OutcomeUnknown(SluiceError):
     """TiKV doesn't know any more what became of a transaction."""
 
     way_out = "say what became of it: `PUT /verdict/<start_ts>/<commit_ts or rollback>`"
 
 
-class TiKV(Protocol):
+class ResolverTiKV(Protocol):
     """What is needed of upstream.TiKVClient."""
 
     def mvcc_get(self, key: bytes) -> Mvcc: ...
@@ -41,7 +41,7 @@ class TiKV(Protocol):
     ) -> TxnStatus: ...
 
 
-class PD(Protocol):
+class ResolverPD(Protocol):
     """What is needed of upstream.PDClient."""
 
     def tso(self) -> int: ...
@@ -54,8 +54,8 @@ class TiKVResolver:
 
     def __init__(
         self,
-        tikv: TiKV,
-        pd: PD,
+        tikv: ResolverTiKV,
+        pd: ResolverPD,
         *,
         max_txn_time_s: float,
         is_gone: Callable[[int], bool] = lambda start_ts: False,
@@ -66,7 +66,7 @@ class TiKVResolver:
         self._tikv, self._pd, self._is_gone = tikv, pd, is_gone
         self._max_txn_ms = max_txn_time_s * 1000
 
-    def __call__(self, start_ts: int, prewrite_key: bytes) -> Verdict:
+    def __call__(self, start_ts: int, prewrite_key: bytes) -> TxnOutcome:
         """The verdict on the transaction that began at `start_ts` with this primary key (raw), PENDING while it may
         still commit. TiKVError or PDError if nobody answers, UndecidableError if nobody can: the verdict is never
         guessed.
@@ -75,7 +75,7 @@ class TiKVResolver:
         locked = False
         try:
             found = self._tikv.mvcc_get(prewrite_key).status(start_ts)
-            verdict = _verdict(found, start_ts)
+            verdict = _outcome_of(found, start_ts)
             if verdict is not None:
                 return verdict
             locked = found.kind is TxnKind.LOCKED
@@ -87,22 +87,22 @@ class TiKVResolver:
                 raise failure
             return _PENDING
         if not locked and start_ts < self._pd.get_gc_safe_point():  # what commits later than that is kept
-            raise UndecidableError(
+            raise OutcomeUnknown(
                 "TiKV has neither lock nor record of it, but has dropped old records through PD's GC safe point, which"
                 " is later than its start: whether it committed can't be known. Compare its rows (GET"
                 f" /debug/binlog/{start_ts}) with upstream, then say PUT /verdict/{start_ts}/rollback, or PUT"
                 f" /verdict/{start_ts}/<commit_ts>, to this pump"
             ) from failure
         status = self._tikv.check_txn_status(prewrite_key, start_ts, start_ts, now, rollback_if_not_exist=True)
-        return _verdict(status, start_ts) or _PENDING
+        return _outcome_of(status, start_ts) or _PENDING
 
 
-def _verdict(status: TxnStatus, start_ts: int) -> Verdict | None:
+def _outcome_of(status: TxnStatus, start_ts: int) -> TxnOutcome | None:
     """None if the status decides nothing."""
     if status.kind is TxnKind.COMMITTED:
         if status.commit_ts <= start_ts:
             raise TiKVError(f"TiKV says that transaction {start_ts} committed at {status.commit_ts}, before it began")
-        return Verdict(VerdictKind.COMMITTED, status.commit_ts)
+        return TxnOutcome(TxnOutcomeKind.COMMITTED, status.commit_ts)
     if status.kind is TxnKind.ROLLED_BACK:
-        return Verdict(VerdictKind.ROLLED_BACK)
+        return TxnOutcome(TxnOutcomeKind.ROLLED_BACK)
     return None

@@ -1,9 +1,9 @@
 """The pump's settings, from flags, environment and file."""
 
-from pump_service.config.flags import USAGE
-from pump_service.config.load import load
-from pump_service.config.settings import OPERATE, READ, ROLES, SCRAPE, WRITE, Config, ConfigError, Security
-from pump_service.config.values import parse_gc, parse_size, split_addr
+from sluice.pump_service.config.flags import USAGE
+from sluice.pump_service.config.load import load
+from sluice.pump_service.config.settings import OPERATE, READ, ROLES, SCRAPE, WRITE, Config, ConfigError, Security
+from sluice.pump_service.config.values import parse_gc, parse_size, split_addr
 
 __all__ = [
     "OPERATE",

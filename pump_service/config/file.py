@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pump_service.config.flags import CN_FLAGS, FILE_KEYS, IGNORED, SECURITY_FLAGS
-from pump_service.config.settings import ConfigError
-from pump_service.config.values import names_of, storage_value, table_of, text_of, value_of
-from pump_service.store.options import MAX_QUEUED, IndexOptions, StoreOptions
+from sluice.pump_service.config.flags import CN_FLAGS, FILE_KEYS, IGNORED, SECURITY_FLAGS
+from sluice.pump_service.config.settings import ConfigError
+from sluice.pump_service.config.values import names_of, storage_value, table_of, text_of, value_of
+from sluice.pump_service.store.options import MAX_QUEUED, IndexOptions, StoreOptions
 
 _STORAGE_KEYS = {
     "sync-log": "sync_log",

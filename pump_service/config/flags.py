@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pump_service.config.settings import ConfigError
+from sluice.pump_service.config.settings import ConfigError
 
 # Flag or top-level key -> (field of Config, parser). A key that is a flag only isn't accepted in the file.
 FLAGS = {

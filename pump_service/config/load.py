@@ -13,11 +13,11 @@ from typing import Any
 
 import psutil
 
-from pump_service.config.file import from_file
-from pump_service.config.flags import CN_FLAGS, FLAGS, IGNORED, SECURITY_FLAGS, parse_flags
-from pump_service.config.settings import Config, ConfigError, Security
-from pump_service.config.values import names_of, split_addr, value_of
-from pump_service.store.options import StoreOptions
+from sluice.pump_service.config.file import from_file
+from sluice.pump_service.config.flags import CN_FLAGS, FLAGS, IGNORED, SECURITY_FLAGS, parse_flags
+from sluice.pump_service.config.settings import Config, ConfigError, Security
+from sluice.pump_service.config.values import names_of, split_addr, value_of
+from sluice.pump_service.store.options import StoreOptions
 
 DEFAULT_PORT = 8250
 

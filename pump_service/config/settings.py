@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from errors import RequestError
-from pump_service.store.options import StoreOptions
+from sluice.errors import RequestError
+from sluice.pump_service.store.options import StoreOptions
 
 DAY_S = 86400.0
 WRITE, READ, OPERATE, SCRAPE = "write", "read", "operate", "scrape"

@@ -7,8 +7,8 @@ from dataclasses import fields
 from typing import Any
 from urllib.parse import urlsplit
 
-from pump_service.config.settings import DAY_S, ConfigError
-from pump_service.store.options import StoreOptions
+from sluice.pump_service.config.settings import DAY_S, ConfigError
+from sluice.pump_service.store.options import StoreOptions
 
 _LEVELS = ("debug", "info", "warn", "error", "fatal")
 

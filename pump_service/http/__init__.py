@@ -1,7 +1,7 @@
 """The pump's pages over HTTP/1: its state, its metrics, what operators may ask and order."""
 
-from pump_service.http import debug
-from pump_service.http.api import Api
-from pump_service.http.http1 import Http1, Request, Response
+from sluice.pump_service.http import debug
+from sluice.pump_service.http.api import HttpApi
+from sluice.pump_service.http.http1 import Http1Connection, HttpRequest, HttpResponse
 
-__all__ = ["Api", "Http1", "Request", "Response", "debug"]
+__all__ = ["Http1Connection", "HttpApi", "HttpRequest", "HttpResponse", "debug"]

@@ -17,13 +17,13 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from pump_service.config import OPERATE
-from pump_service.http import debug
-from pump_service.http.http1 import Request, Response
-from pump_service.metrics import exposition
+from sluice.pump_service.config import OPERATE
+from sluice.pump_service.http import debug
+from sluice.pump_service.http.http1 import HttpRequest, HttpResponse
+from sluice.pump_service.metrics import exposition
 
 _OK, _OTHER = 200, 3  # the original's codes; 1 and 2 are those of its command-line tools
-_STATE_THREADS = 4
+_MAX_STATE_THREADS = 4
 _SHARED = ("status", "drainers", "metrics")
 _TEXT = "text/plain; charset=utf-8"
 
@@ -61,7 +61,7 @@ class PumpControl(Protocol):
         """The binlog stored at a timestamp and what TiKV has of its primary key, as text."""
 
 
-class Api:
+class HttpApi:
     """`handle` is a `http1.Handler`.
 
     State and metrics have threads of their own, so they are there whatever else is asked for; who asks for the same
@@ -73,9 +73,9 @@ class Api:
         self.pump = pump
         self._hosts = {host.lower() for host in (*hosts, "localhost", socket.gethostname())}
         self.registry = registry
-        self._state = ThreadPoolExecutor(_STATE_THREADS, thread_name_prefix="pump-state")
+        self._state = ThreadPoolExecutor(_MAX_STATE_THREADS, thread_name_prefix="pump-state")
         self._debug = ThreadPoolExecutor(1, thread_name_prefix="pump-debug")
-        self._shared: dict[str, asyncio.Task[Response]] = {}
+        self._shared: dict[str, asyncio.Task[HttpResponse]] = {}
         self._stop_profile = threading.Event()
         self._profiling = False
 
@@ -85,17 +85,17 @@ class Api:
         self._state.shutdown(wait=False, cancel_futures=True)
         self._debug.shutdown(wait=False, cancel_futures=True)
 
-    async def handle(self, request: Request) -> Response:
+    async def handle(self, request: HttpRequest) -> HttpResponse:
         """Route a request. Unknown pages are 404, wrong methods 405."""
         try:
             url = urlsplit(request.target)
             urlsplit(f"//{request.host}"), urlsplit(request.origin)
         except ValueError as error:
-            return Response(400, _TEXT, f"{error}\n".encode())
+            return HttpResponse(400, _TEXT, f"{error}\n".encode())
         path = url.path
         parts = [unquote(part) for part in path.strip("/").split("/")]
         name = "/".join(parts)
-        pages: dict[str, tuple[str, Callable[[], Response]]] = {
+        pages: dict[str, tuple[str, Callable[[], HttpResponse]]] = {
             "status": ("GET", self._status),
             "drainers": ("GET", self._drainers),
             "metrics": ("GET", self._metrics),
@@ -113,19 +113,19 @@ class Api:
         elif page is None and len(parts) == 3 and parts[:2] == ["debug", "binlog"]:
             method, page = "GET", lambda: self._binlog(parts[2])
         if page is None:
-            return Response(404, _TEXT, b"404 page not found\n")
+            return HttpResponse(404, _TEXT, b"404 page not found\n")
         if request.method != method and not (method == "GET" and request.method == "HEAD"):
-            return Response(405, _TEXT, f"{path} takes {method}\n".encode())
-        if (method != "GET" or parts[0] == "debug") and (refusal := self._refusal(request)):
-            return Response(403, _TEXT, f"{refusal}\n".encode())
+            return HttpResponse(405, _TEXT, f"{path} takes {method}\n".encode())
+        if (method != "GET" or parts[0] == "debug") and (refusal := self._rejection(request)):
+            return HttpResponse(403, _TEXT, f"{refusal}\n".encode())
         if name == "debug/profile":
             return await self._profile(url.query)
         if name in _SHARED:
-            return await self._together(name, page)
+            return await self._shared_answer(name, page)
         pool = self._debug if parts[0] == "debug" else self._state
         return await asyncio.get_running_loop().run_in_executor(pool, page)
 
-    def _refusal(self, request: Request) -> str:
+    def _rejection(self, request: HttpRequest) -> str:
         """Why the client may not operate the pump; empty if it may.
 
         A web page in an operator's browser names itself as the origin, and one whose name was made to lead here names
@@ -140,7 +140,7 @@ class Api:
             return f"pages of {request.origin} may not operate this pump"
         return ""
 
-    async def _together(self, name: str, page: Callable[[], Response]) -> Response:
+    async def _shared_answer(self, name: str, page: Callable[[], HttpResponse]) -> HttpResponse:
         task = self._shared.get(name)
         if task is None:
             task = self._shared[name] = asyncio.ensure_future(
@@ -149,16 +149,16 @@ class Api:
             task.add_done_callback(lambda _: self._shared.pop(name, None))
         return await asyncio.shield(task)
 
-    async def _profile(self, query: str) -> Response:
+    async def _profile(self, query: str) -> HttpResponse:
         given = parse_qs(query).get("seconds", ["5"])[-1]
         try:
             seconds = float(given)
         except ValueError:
             seconds = -1.0
         if not 0 < seconds < math.inf:
-            return Response(400, _TEXT, f"seconds: {given!r} is no number above 0\n".encode())
+            return HttpResponse(400, _TEXT, f"seconds: {given!r} is no number above 0\n".encode())
         if self._profiling:
-            return Response(429, _TEXT, b"a profile is being taken; ask again when it is done\n")
+            return HttpResponse(429, _TEXT, b"a profile is being taken; ask again when it is done\n")
         self._profiling = True
         done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         args = (seconds, self._stop_profile, asyncio.get_running_loop(), done)
@@ -169,7 +169,7 @@ class Api:
     def _profiled(self, _done: asyncio.Future[str]) -> None:
         self._profiling = False
 
-    def _status(self) -> Response:
+    def _status(self) -> HttpResponse:
         errors = []
         statuses: dict[str, dict[str, Any]] = {}
         commit_ts = 0
@@ -183,13 +183,13 @@ class Api:
             errors.append(str(error))
         return _json({"status": statuses, "CommitTS": commit_ts, "Checkpoint": {}, "ErrMsg": "; ".join(errors)})
 
-    def _drainers(self) -> Response:
+    def _drainers(self) -> HttpResponse:
         return _json(self.pump.drainers())
 
-    def _metrics(self) -> Response:
-        return Response(200, CONTENT_TYPE_PLAIN_0_0_4, exposition(self.registry))
+    def _metrics(self) -> HttpResponse:
+        return HttpResponse(200, CONTENT_TYPE_PLAIN_0_0_4, exposition(self.registry))
 
-    def _change(self, node_id: str, action: str) -> Response:
+    def _change(self, node_id: str, action: str) -> HttpResponse:
         state = self.pump.state
         if node_id != self.pump.node_id:
             return _verdict(_OTHER, f"invalide nodeID {node_id}, this pump's nodeID is {self.pump.node_id}")
@@ -200,22 +200,22 @@ class Api:
         self.pump.leave(action)
         return _verdict(_OK, f"apply action {action} success!")
 
-    def _decide(self, start_ts: str, verdict: str) -> Response:
+    def _decide(self, start_ts: str, verdict: str) -> HttpResponse:
         if not start_ts.isdigit() or not (verdict.isdigit() or verdict == "rollback"):
-            return Response(400, _TEXT, b"PUT /verdict/<start_ts>/<commit_ts or rollback>\n")
+            return HttpResponse(400, _TEXT, b"PUT /verdict/<start_ts>/<commit_ts or rollback>\n")
         try:
             self.pump.decide(int(start_ts), int(verdict) if verdict.isdigit() else 0)
         except KeyError as error:
-            return Response(404, _TEXT, f"{error.args[0]}\n".encode())
+            return HttpResponse(404, _TEXT, f"{error.args[0]}\n".encode())
         except Exception as error:
-            return Response(409, _TEXT, f"{error}\n".encode())
+            return HttpResponse(409, _TEXT, f"{error}\n".encode())
         return _text(f"transaction {start_ts}: {verdict}\n")
 
-    def _collect(self) -> Response:
+    def _collect(self) -> HttpResponse:
         started = self.pump.collect_garbage()
         return _text("trigger gc success\n" if started else "gc is working\n")
 
-    def _binlog(self, ts: str) -> Response:
+    def _binlog(self, ts: str) -> HttpResponse:
         if not ts.isdigit():
             return _text(f"{ts!r} is no timestamp\n")
         try:
@@ -232,20 +232,20 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _json(value: Any) -> Response:
-    return Response(200, "application/json", json.dumps(value).encode())
+def _json(value: Any) -> HttpResponse:
+    return HttpResponse(200, "application/json", json.dumps(value).encode())
 
 
-def _verdict(code: int, message: str) -> Response:
+def _verdict(code: int, message: str) -> HttpResponse:
     text = json.dumps({"message": message, "code": code, "data": None}, indent=2)
-    return Response(200, "application/json; charset=utf-8", text.encode())
+    return HttpResponse(200, "application/json; charset=utf-8", text.encode())
 
 
-def _text(text: str) -> Response:
-    return Response(200, _TEXT, text.encode())
+def _text(text: str) -> HttpResponse:
+    return HttpResponse(200, _TEXT, text.encode())
 
 
-def _nothing() -> Response:
+def _nothing() -> HttpResponse:
     raise AssertionError("this page is made elsewhere")
 
 

@@ -12,8 +12,8 @@ from types import FrameType
 
 import psutil
 
-from upstream import pb
-from upstream.tikv import Mvcc
+from sluice.tidb import pb
+from sluice.tidb.tikv import Mvcc
 
 INDEX = """GET  /debug/stack              what every thread does right now
 GET  /debug/memory             size of the process, and what it holds most of
@@ -22,11 +22,11 @@ GET  /debug/binlog/<ts>        the binlog at a start or commit timestamp, and wh
 POST /debug/gc/trigger         start garbage collection now
 """
 
-_SAMPLE_S = 0.01
+_SAMPLE_INTERVAL_S = 0.01
 _REST = 20
 _MAX_STACKS = 5000  # different ones, 1 or 2 KiB each
-_MORE = "(more stacks than are kept)"
-_MAX_SECONDS = 120.0
+_OVERFLOW_STACK = "(more stacks than are kept)"
+_MAX_PROFILE_S = 120.0
 _KINDS: dict[int, str] = {pb.tikv.Put: "put", pb.tikv.Del: "delete", pb.tikv.Lock: "lock", pb.tikv.Rollback: "rollback"}
 
 
@@ -68,7 +68,7 @@ def profile(seconds: float, stop: threading.Event) -> str:
     """
     seen: Counter[str] = Counter()
     me = threading.get_ident()
-    end = time.monotonic() + min(seconds, _MAX_SECONDS)
+    end = time.monotonic() + min(seconds, _MAX_PROFILE_S)
     while (began := time.monotonic()) < end and not stop.is_set():
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         for ident, frame in _frames().items():
@@ -81,9 +81,9 @@ def profile(seconds: float, stop: threading.Event) -> str:
                 calls.append(f"{code.co_qualname} ({code.co_filename.rsplit('/', 1)[-1]}:{inner.f_lineno})")
                 inner = inner.f_back  # type: ignore[assignment]
             stack = ";".join([names.get(ident, "?"), *reversed(calls)])
-            seen[stack if stack in seen or len(seen) < _MAX_STACKS else _MORE] += 1
+            seen[stack if stack in seen or len(seen) < _MAX_STACKS else _OVERFLOW_STACK] += 1
         # Nobody else runs while a sample is taken: with many threads it takes longer, so it is taken less often.
-        time.sleep(max(_SAMPLE_S, (time.monotonic() - began) * _REST))
+        time.sleep(max(_SAMPLE_INTERVAL_S, (time.monotonic() - began) * _REST))
     return "".join(f"{stack} {count}\n" for stack, count in seen.most_common())
 
 

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 
 import h11
 
-from pump_service.config import ROLES
+from sluice.pump_service.config import ROLES
 
 _log = logging.getLogger(__name__)
 
-_MAX_HEAD = 65536
-_MAX_BODY = 65536
+_MAX_HEAD_BYTES = 65536
+_MAX_BODY_BYTES = 65536
 _MAX_PIECES = 256  # of a body; h11 takes its time for each
-_IDLE_S = 75.0
+_IDLE_TIMEOUT_S = 75.0
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """A complete request. `target` is path and query as sent, `host` and `origin` are headers, empty if not there."""
 
     method: str
@@ -33,7 +33,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class HttpResponse:
     """What to answer."""
 
     status: int
@@ -41,16 +41,16 @@ class Response:
     body: bytes
 
 
-Handler = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 
-class Http1(asyncio.Protocol):
+class Http1Connection(asyncio.Protocol):
     """One connection, kept alive as HTTP/1.1 says; requests are answered one after the other."""
 
     def __init__(self, handler: Handler, roles: frozenset[str] = ROLES) -> None:
         self._handler = handler
         self._roles = roles
-        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
         self._request: h11.Request | None = None
         self._body: list[bytes] = []
         self._size = 0
@@ -76,7 +76,7 @@ class Http1(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._full = False
-        self._go_on()
+        self._resume()
 
     def data_received(self, data: bytes) -> None:
         if self._transport.is_closing():
@@ -90,7 +90,7 @@ class Http1(asyncio.Protocol):
     def _wait(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(_IDLE_S, self._transport.abort)
+        self._timer = asyncio.get_running_loop().call_later(_IDLE_TIMEOUT_S, self._transport.abort)
 
     def _events(self) -> None:
         while self._task is None and not self._full:
@@ -109,13 +109,13 @@ class Http1(asyncio.Protocol):
             elif isinstance(event, h11.Data):
                 self._body.append(bytes(event.data))
                 self._size += len(event.data)
-                if self._size > _MAX_BODY or len(self._body) > _MAX_PIECES:
-                    self._refuse(413, f"a body above {_MAX_BODY} bytes, or in more than {_MAX_PIECES} pieces")
+                if self._size > _MAX_BODY_BYTES or len(self._body) > _MAX_PIECES:
+                    self._refuse(413, f"a body above {_MAX_BODY_BYTES} bytes, or in more than {_MAX_PIECES} pieces")
                     return
             elif isinstance(event, h11.EndOfMessage):
                 assert self._request is not None
                 headers = {name: value.decode("latin-1") for name, value in self._request.headers}
-                request = Request(
+                request = HttpRequest(
                     self._request.method.decode("ascii"),
                     self._request.target.decode("ascii"),
                     b"".join(self._body),
@@ -126,14 +126,14 @@ class Http1(asyncio.Protocol):
                 self._transport.pause_reading()  # what the client sends meanwhile stays with it
                 self._task = asyncio.get_running_loop().create_task(self._answer(request))
 
-    async def _answer(self, request: Request) -> None:
+    async def _answer(self, request: HttpRequest) -> None:
         assert self._timer is not None
         self._timer.cancel()
         try:
             response = await self._handler(request)
         except Exception as error:
             _log.exception("%s %s failed", request.method, request.target)
-            response = Response(500, "text/plain; charset=utf-8", f"{type(error).__name__}: {error}\n".encode())
+            response = HttpResponse(500, "text/plain; charset=utf-8", f"{type(error).__name__}: {error}\n".encode())
         self._task = None
         if self._transport.is_closing():
             return
@@ -141,12 +141,12 @@ class Http1(asyncio.Protocol):
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
             self._wait()
-            self._go_on()
+            self._resume()
         else:
             self._wait()  # the client may take its time to read
             self._transport.close()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         """Read on, once the answer has left; the next request may be here already."""
         if self._full or self._task is not None or self._transport.is_closing():
             return
@@ -156,7 +156,7 @@ class Http1(asyncio.Protocol):
         except h11.RemoteProtocolError as error:
             self._refuse(error.error_status_hint, str(error))
 
-    def _respond(self, response: Response, *, head_only: bool = False) -> None:
+    def _respond(self, response: HttpResponse, *, head_only: bool = False) -> None:
         headers = [("content-type", response.content_type), ("content-length", str(len(response.body)))]
         self._send(h11.Response(status_code=response.status, headers=headers))
         if not head_only:

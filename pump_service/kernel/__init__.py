@@ -1,20 +1,20 @@
 """What is done for every binlog, for a batch at once: compiled from `compiled.c` where that can be, else in Python.
 
-Both give the same answers (tests/pump_service/kernel). `upstream.compile_kernels` compiles it; `SLUICE_KERNEL=plain`
+Both give the same answers (tests/pump_service/kernel). `sluice.tidb.build_native` compiles it; `SLUICE_KERNEL=plain`
 takes Python's in any case.
 """
 
 from __future__ import annotations
 
-from pump_service.kernel import plain
-from upstream.compiled import is_usable
+from sluice.pump_service.kernel import plain
+from sluice.tidb.native import is_usable
 
 EDITION = 5
 """Of `compiled.c`: what was compiled from another edition isn't used."""
 
 IS_COMPILED = is_usable(__name__, EDITION, in_any_byte_order=True)
 if IS_COMPILED:
-    from pump_service.kernel._compiled import calls, fields, framed, merged, pull_message, put_entries, replies
+    from sluice.pump_service.kernel._compiled import calls, fields, framed, merged, pull_message, put_entries, replies
 else:
     calls, replies, framed, put_entries = plain.calls, plain.replies, plain.framed, plain.put_entries
     merged, pull_message, fields = plain.merged, plain.pull_message, plain.fields

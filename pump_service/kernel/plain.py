@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any
 
-from upstream.codec.varint import encode_uvarint
+from sluice.tidb.codec.varint import encode_uvarint
 
 _HEADER = Struct("<IQI")
 _KEY = Struct(">Q")

@@ -3,7 +3,7 @@
 docs/explanation/no-loss.md has its promises.
 """
 
-from pump_service.store.errors import (
+from sluice.pump_service.store.errors import (
     CorruptRecordError,
     InvalidRecordError,
     NoSpaceError,
@@ -13,25 +13,24 @@ from pump_service.store.errors import (
     StoreLockedError,
     WindowPurgedError,
 )
-from pump_service.store.options import IndexOptions, StoreOptions
-from pump_service.store.records import (
-    Bounds,
-    Entity,
+from sluice.pump_service.store.options import IndexOptions, StoreOptions
+from sluice.pump_service.store.records import (
+    PulledBinlog,
     Record,
     Resolver,
     StoreStats,
-    Verdict,
-    VerdictKind,
+    TxnOutcome,
+    TxnOutcomeKind,
+    WindowReach,
 )
-from pump_service.store.store import Store
+from sluice.pump_service.store.store import Store
 
 __all__ = [
-    "Bounds",
     "CorruptRecordError",
-    "Entity",
     "IndexOptions",
     "InvalidRecordError",
     "NoSpaceError",
+    "PulledBinlog",
     "Record",
     "Resolver",
     "Store",
@@ -41,7 +40,8 @@ __all__ = [
     "StoreLockedError",
     "StoreOptions",
     "StoreStats",
-    "Verdict",
-    "VerdictKind",
+    "TxnOutcome",
+    "TxnOutcomeKind",
     "WindowPurgedError",
+    "WindowReach",
 ]

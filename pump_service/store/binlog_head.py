@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pump_service import kernel
-from upstream.codec.varint import encode_uvarint
+from sluice.pump_service import kernel
+from sluice.tidb.codec.varint import encode_uvarint
 
 Ints = npt.NDArray[np.int64]
 
@@ -25,7 +25,7 @@ HEAD_BYTES = 22
 _NO_DDL = b"\x38\x00\x40\x00"
 
 
-class Head(NamedTuple):
+class BinlogHead(NamedTuple):
     """tp, start_ts and commit_ts of a Binlog; absent fields are 0."""
 
     tp: int
@@ -33,7 +33,7 @@ class Head(NamedTuple):
     commit_ts: int
 
 
-class Field(NamedTuple):
+class BinlogField(NamedTuple):
     """One top-level field: number, wire type, where tag, value and end lie, and the value if it is a varint."""
 
     number: int
@@ -44,7 +44,7 @@ class Field(NamedTuple):
     varint: int
 
 
-# Not upstream.codec.varint's decoder: what a tenth byte holds beyond 64 bits is dropped here, as protobuf does with
+# Not sluice.tidb.codec.varint's decoder: what a tenth byte holds beyond 64 bits is dropped here, as protobuf does with
 # what a client sent; in TiDB's rows it is damage.
 def _varint(data: bytes, pos: int) -> tuple[int, int]:
     value = shift = 0
@@ -59,7 +59,7 @@ def _varint(data: bytes, pos: int) -> tuple[int, int]:
         shift += 7
 
 
-def fields(data: bytes) -> Iterator[Field]:
+def fields(data: bytes) -> Iterator[BinlogField]:
     """Walks the top-level fields. Raises ValueError where the message is broken."""
     pos = 0
     while pos < len(data):
@@ -81,10 +81,10 @@ def fields(data: bytes) -> Iterator[Field]:
             raise ValueError(f"wire type {wire} at byte {begin} of a Binlog message")
         if pos > len(data):
             raise ValueError(f"field {tag >> 3} at byte {begin} ends beyond the Binlog message of {len(data)} bytes")
-        yield Field(tag >> 3, wire, begin, value_begin, pos, value)
+        yield BinlogField(tag >> 3, wire, begin, value_begin, pos, value)
 
 
-def parse_head(payload: bytes) -> Head:
+def parse_head(payload: bytes) -> BinlogHead:
     """tp, start_ts, commit_ts of one message; ValueError if it is no protobuf message."""
     tp = start = commit = 0
     for field in fields(payload):
@@ -96,17 +96,17 @@ def parse_head(payload: bytes) -> Head:
             start = field.varint
         elif field.number == 3:
             commit = field.varint
-    return Head(tp, start, commit)
+    return BinlogHead(tp, start, commit)
 
 
-def stored_head(payload: bytes) -> Head:
+def stored_head(payload: bytes) -> BinlogHead:
     """What everything that reads the store takes for the head of this message: in the encoder's order the first fields,
     else the last of each. Legal protobuf may hold a field twice, and then it is not what protobuf says. ValueError as
     parse_head.
     """
     head = np.frombuffer(payload[:HEAD_BYTES].ljust(HEAD_BYTES, b"\0"), np.uint8).reshape(1, -1)
     tps, starts, commits, right = parse_heads(head, np.array([len(payload)], np.int64))
-    return Head(int(tps[0]), int(starts[0]), int(commits[0])) if right[0] else parse_head(payload)
+    return BinlogHead(int(tps[0]), int(starts[0]), int(commits[0])) if right[0] else parse_head(payload)
 
 
 def prewrite_key(payload: bytes) -> bytes:
@@ -118,7 +118,7 @@ def prewrite_key(payload: bytes) -> bytes:
     return key
 
 
-def encode_verdict(tp: int, start_ts: int, commit_ts: int) -> bytes:
+def encode_outcome(tp: int, start_ts: int, commit_ts: int) -> bytes:
     """A Binlog with nothing but a verdict, byte for byte as the original's encoder writes it."""
     return b"".join(
         (

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 
-from pump_service.store import failpoints
-from pump_service.store.index import Index
-from pump_service.store.indexer import Indexer
-from pump_service.store.sorter import LONG_TRANSACTION, Sorter
-from pump_service.store.value_log import ValueLog
-from pump_service.store.window_reader import WindowReader
+from sluice.pump_service.store import failpoints
+from sluice.pump_service.store.index import BinlogIndex
+from sluice.pump_service.store.indexer import Indexer
+from sluice.pump_service.store.sorter import LONG_TRANSACTION, Sorter
+from sluice.pump_service.store.value_log import ValueLog
+from sluice.pump_service.store.window_reader import WindowReader
 
 log = logging.getLogger(__name__)
 
@@ -22,11 +22,11 @@ LATE_COMMIT_SLACK = LONG_TRANSACTION
 """Prewrites are kept for 600 s more: their Commit may be among what stays."""
 
 
-class Collector:
+class GarbageCollector:
     """One thread at a time collects; any thread asks."""
 
     def __init__(
-        self, value_log: ValueLog, index: Index, sorter: Sorter, indexer: Indexer, reader: WindowReader
+        self, value_log: ValueLog, index: BinlogIndex, sorter: Sorter, indexer: Indexer, reader: WindowReader
     ) -> None:
         self._log, self._index, self._sorter = value_log, index, sorter
         self._indexer, self._reader = indexer, reader
@@ -55,7 +55,7 @@ class Collector:
         self.gc_ts = ts
         failpoints.hit("gc.after_mark")
         needed = [start for commit, start in self._sorter.long_transactions().items() if commit > ts]
-        self._sorter.forget_long(ts)
+        self._sorter.drop_long(ts)
         keep_from = min([ts - LATE_COMMIT_SLACK, *(start - 1 for start in needed)])
         if keep_from > 0:
             removed = self._log.purge(keep_from, known.fid)

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pump_service.store.errors import NewerDataError
+from sluice.pump_service.store.errors import NewerDataError
 
 FORMAT = 1
-MARK = ".format"
+FORMAT_FILE = ".format"
 
 
 def refuse_newer(data_dir: Path) -> None:
     """Raises NewerDataError if this version doesn't read the directory, OSError. Nothing is changed."""
-    path = data_dir / MARK
+    path = data_dir / FORMAT_FILE
     try:
         text = path.read_text(encoding="ascii", errors="replace").strip()
     except FileNotFoundError:

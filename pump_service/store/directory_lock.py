@@ -6,10 +6,10 @@ import fcntl
 import os
 from pathlib import Path
 
-from pump_service.store.errors import StoreLockedError
+from sluice.pump_service.store.errors import StoreLockedError
 
 
-def lock(data_dir: Path) -> int:
+def lock_directory(data_dir: Path) -> int:
     """A descriptor that holds the directory until it is closed. StoreLockedError if another process has it."""
     path = data_dir / ".lock"
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

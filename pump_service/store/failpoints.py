@@ -17,48 +17,48 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class _Point:
+class _Failpoint:
     action: str
     nth: int
     passed: int = 0
 
 
-def _parse(text: str) -> dict[str, _Point]:
+def _parse(text: str) -> dict[str, _Failpoint]:
     points = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         name, _, action = item.partition("=")
         action, _, nth = action.partition("@")
-        points[name] = _Point(action, int(nth or 0))
+        points[name] = _Failpoint(action, int(nth or 0))
     return points
 
 
-_points = _parse(os.environ.get("SLUICE_FAILPOINTS", ""))
+_failpoints = _parse(os.environ.get("SLUICE_FAILPOINTS", ""))
 
 
 def configure(text: str) -> None:
     """Replaces the active failpoints (same syntax as the environment variable; "" turns all off)."""
-    global _points
-    _points = _parse(text)
+    global _failpoints
+    _failpoints = _parse(text)
 
 
 def hit(name: str) -> None:
     """Runs what is configured for this place; nearly free when nothing is."""
-    if _points and due(name):
-        act(name)
+    if _failpoints and due(name):
+        run_action(name)
 
 
 def due(name: str) -> bool:
     """Counts a pass, and says whether the action is to run now (for places that prepare a partial step first)."""
-    point = _points.get(name)
+    point = _failpoints.get(name)
     if point is None:
         return False
     point.passed += 1
     return point.nth in (0, point.passed)
 
 
-def act(name: str) -> None:
+def run_action(name: str) -> None:
     """Runs the action of a point that is due."""
-    point = _points[name]
+    point = _failpoints[name]
     action, _, argument = point.action.partition(":")
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)

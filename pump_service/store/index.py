@@ -28,14 +28,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pump_service import kernel
-from pump_service.store import failpoints, gaps
-from pump_service.store.gaps import Gap
-from pump_service.store.index_database import Database
-from pump_service.store.leveldb import CheckedDB
-from pump_service.store.options import IndexOptions
-from pump_service.store.segment import POINTER, Pointer
-from pump_service.store.standing import Standing, decode_pairs, encode_pairs
+from sluice.pump_service import kernel
+from sluice.pump_service.store import failpoints
+from sluice.pump_service.store import unreadable_ranges as gaps
+from sluice.pump_service.store.index_database import RecoverableDatabase
+from sluice.pump_service.store.index_position import IndexPosition, decode_pairs, encode_pairs
+from sluice.pump_service.store.leveldb import CheckedDB
+from sluice.pump_service.store.options import IndexOptions
+from sluice.pump_service.store.segment import POINTER, RecordPointer
+from sluice.pump_service.store.unreadable_ranges import UnreadableRange
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ def encode_key(ts: int) -> bytes:
     return _KEY.pack(TS_PREFIX, ts)
 
 
-class Index(Database):
+class BinlogIndex(RecoverableDatabase):
     """What is where, and how far the pump is. One indexer writes the entries."""
 
     def __init__(self, directory: Path, options: IndexOptions) -> None:
@@ -107,11 +108,11 @@ class Index(Database):
             self._write(batch)
         failpoints.hit("index.after_batch")
 
-    def get(self, ts: int) -> Pointer | None:
+    def get(self, ts: int) -> RecordPointer | None:
         """The record with this key."""
         with self._use(reader=True) as db:
             value = db.get(encode_key(ts))
-        return None if value is None else Pointer.decode(value)
+        return None if value is None else RecordPointer.decode(value)
 
     def range(self, after: int, through: int, limit: int) -> tuple[Ints, Ints, Ints]:
         """Keys in (after, through], ascending, at most `limit`: timestamps, fids, offsets."""
@@ -127,7 +128,7 @@ class Index(Database):
         entries = np.frombuffer(found, _POINTERS)
         return entries["fid"].astype(np.int64), entries["offset"].astype(np.int64)
 
-    def delete_through(self, ts: int, before: Pointer, stop: threading.Event) -> int:
+    def delete_through(self, ts: int, before: RecordPointer, stop: threading.Event) -> int:
         """Removes the keys [0, ts] of records that lie before `before`, a batch at a time, and yields to LevelDB's
         compaction; returns how many. Ends early when `stop` is set."""
         deleted, batches = 0, 0
@@ -137,7 +138,7 @@ class Index(Database):
                 pairs = db.pairs(begin, encode_key(ts + 1), _DELETE_BATCH)
                 if not pairs:
                     break
-                keys = [key for key, value in pairs if Pointer.decode(value) < before]
+                keys = [key for key, value in pairs if RecordPointer.decode(value) < before]
                 batch = db.batch()
                 for key in keys:
                     batch.delete(key)
@@ -162,9 +163,9 @@ class Index(Database):
         return int(_U64.unpack(value)[0]) if value else 0
 
     @staticmethod
-    def _pointer(db: CheckedDB, key: bytes) -> Pointer:
+    def _pointer(db: CheckedDB, key: bytes) -> RecordPointer:
         value = db.get(key)
-        return Pointer.decode(value) if value else Pointer(0, 0)
+        return RecordPointer.decode(value) if value else RecordPointer(0, 0)
 
     def gc_ts(self) -> int:
         """0 if nothing has been purged yet."""
@@ -178,35 +179,35 @@ class Index(Database):
             self._write(batch)
         self._gc_ts = ts
 
-    def head_pointer(self) -> Pointer:
+    def head_pointer(self) -> RecordPointer:
         """The last record that is in here; (0, 0) in a new database."""
         with self._use() as db:
             return self._pointer(db, HEAD_POINTER_KEY)
 
-    def newest(self) -> Pointer | None:
+    def newest(self) -> RecordPointer | None:
         """The last record that was ever entered; None in a new database."""
         with self._use() as db:
             if db.get(HEAD_POINTER_KEY) is None:
                 return None
             return max(self._standing(db).head, self._pointer(db, HEAD_POINTER_KEY))
 
-    def standing(self) -> Standing:
+    def position(self) -> IndexPosition:
         """Where a start goes on: what was last synced, or, if an original pump wrote this, what that
         pump last saved.
         """
         with self._use() as db:
             return self._standing(db)
 
-    def _standing(self, db: CheckedDB) -> Standing:
+    def _standing(self, db: CheckedDB) -> IndexPosition:
         synced = db.get(SYNCED_KEY)
         if synced is not None:
-            return Standing.decode(synced)
+            return IndexPosition.decode(synced)
         long = decode_pairs(db.get(LONG_TRANSACTIONS_KEY) or b"")
         head, handled = self._pointer(db, HEAD_POINTER_KEY), self._pointer(db, HANDLE_POINTER_KEY)
-        return Standing(head, handled, self._number(db, MAX_COMMIT_TS_KEY), long)
+        return IndexPosition(head, handled, self._number(db, MAX_COMMIT_TS_KEY), long)
 
     def save_handled(
-        self, pointer: Pointer, max_commit_ts: int, long_transactions: dict[int, int] | None = None
+        self, pointer: RecordPointer, max_commit_ts: int, long_transactions: dict[int, int] | None = None
     ) -> None:
         """Saves how far the sorter is, as the original does, in one write; the long transactions too if
         they are given.
@@ -220,19 +221,19 @@ class Index(Database):
                 batch.put(LONG_TRANSACTIONS_KEY, encode_pairs(long_transactions))
             self._write(batch)
 
-    def gaps(self) -> list[Gap]:
+    def gaps(self) -> list[UnreadableRange]:
         """What was last saved."""
         with self._use() as db:
-            return gaps.decode(db.get(GAPS_KEY) or b"")
+            return gaps.decode_ranges(db.get(GAPS_KEY) or b"")
 
-    def save_gaps(self, found: list[Gap]) -> None:
+    def save_gaps(self, found: list[UnreadableRange]) -> None:
         """Replaces them."""
         with self._use(wait=False) as db:
             batch = db.batch()
-            batch.put(GAPS_KEY, gaps.encode(found))
+            batch.put(GAPS_KEY, gaps.encode_ranges(found))
             self._write(batch)
 
-    def save_synced(self, standing: Standing) -> None:
+    def save_synced(self, standing: IndexPosition) -> None:
         """Makes everything written so far durable, then `standing`, which must have been true before this call."""
         failpoints.hit("index.before_synced")
         with self._use(wait=False) as db:

@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from pump_service.store.errors import IndexDamagedError, StoreClosedError
-from pump_service.store.leveldb import Batch, CheckedDB, DamagedError
-from pump_service.store.options import IndexOptions
+from sluice.pump_service.store.errors import IndexDamagedError, StoreClosedError
+from sluice.pump_service.store.leveldb import Batch, CheckedDB, DamagedError
+from sluice.pump_service.store.options import IndexOptions
 
 log = logging.getLogger(__name__)
 
 
-class Database:
+class RecoverableDatabase:
     """The open database. Thread-safe; one thread writes.
 
     Whatever meets damage reports it: from then on reads raise IndexDamagedError, until `rebuild` has made a new
@@ -45,7 +45,7 @@ class Database:
             self._db = self._open()
             self._look(self._db)
         except DamagedError as error:
-            self._let_go()
+            self._release()
             self._set_aside(str(error))
             self.was_rebuilt = True
             self._db = self._open()
@@ -122,7 +122,7 @@ class Database:
             self._torn = True
             raise
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         with self._gate:
             db, self._db = self._db, None
             self._gate.wait_for(lambda: not self._users)
@@ -138,7 +138,7 @@ class Database:
         figures = os.statvfs(self.path)
         if self._db is not None and figures.f_bavail * figures.f_frsize < self._options.write_buffer:
             raise OSError(errno.ENOSPC, "waiting for free space of storage.kv.write-buffer bytes", str(self.path))
-        self._let_go()
+        self._release()
         try:
             db = self._open()
         except DamagedError as error:
@@ -150,7 +150,7 @@ class Database:
 
     def rebuild(self) -> None:
         """Sets a damaged database aside and begins an empty one. OSError if that fails: to be called again."""
-        self._let_go()
+        self._release()
         with self._gate:
             what = self._damage
         if (self.path / "CURRENT").exists():
@@ -182,4 +182,4 @@ class Database:
             self._closed = True
             self._gate.notify_all()
         self.on_damage = lambda: None  # lets go of whoever listened, and so of the files that it holds
-        self._let_go()
+        self._release()

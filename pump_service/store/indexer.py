@@ -2,8 +2,8 @@
 
 Its queue is bounded. When LevelDB stalls and the queue is full, the writer stops queueing and goes on; the indexer then
 reads what it missed from the value log, in order (what the original calls the slow chaser). Once it is within
-`_NEAR` bytes of the end, the writer queues again and the indexer reads only the rest up to where that began, so the
-writer never waits. Recovery at start is the same thing: catching up from the smaller of the saved pointers.
+`_NEAR_END_BYTES` bytes of the end, the writer queues again and the indexer reads only the rest up to where that began,
+so the writer never waits. Recovery at start is the same thing: catching up from the smaller of the saved pointers.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pump_service.store.binlog_head import stored_head
-from pump_service.store.errors import CorruptRecordError, StoreError
-from pump_service.store.gaps import Gap, GapFinder
-from pump_service.store.index import Index, Ints
-from pump_service.store.scan import ScanBatch
-from pump_service.store.segment import Pointer
-from pump_service.store.sorter import Batch, Sorter
-from pump_service.store.standing import Standing
-from pump_service.store.value_log import ValueLog
-from upstream import tso
-from upstream.binlog_kinds import COMMIT
+from sluice.pump_service.store.binlog_head import stored_head
+from sluice.pump_service.store.errors import CorruptRecordError, StoreError
+from sluice.pump_service.store.index import BinlogIndex, Ints
+from sluice.pump_service.store.index_position import IndexPosition
+from sluice.pump_service.store.scan import ScanBatch
+from sluice.pump_service.store.segment import RecordPointer
+from sluice.pump_service.store.sorter import Sorter, SorterBatch
+from sluice.pump_service.store.unreadable_ranges import UnreadableRange, UnreadableRangeFinder
+from sluice.pump_service.store.value_log import ValueLog
+from sluice.tidb import tso
+from sluice.tidb.binlog_kinds import COMMIT
 
 log = logging.getLogger(__name__)
 
-_NEAR = 16 << 20
-_GROUP = 4096
-_CHASE_GROUP = 16_384
-_GATHER_S = 0.001
+_NEAR_END_BYTES = 16 << 20
+_GROUP_RECORDS = 4096
+_CATCH_UP_GROUP_RECORDS = 16_384
+_GATHER_WAIT_S = 0.001
 """Records that come within this after the last ones are indexed together."""
-_LINGER_S, _ENOUGH = 0.5, 16
+_MAX_LINGER_S, _MAX_LINGERING_RECORDS = 0.5, 16
 """Records that nobody waits for may wait for so long, or until they are so many: one by one each costs a wake-up."""
-_RETRY_S = 1.0
-_CLOCKS_DIFFER = tso.span(60_000)
-_SYNC_BYTES = 256 << 20
+_RETRY_INTERVAL_S = 1.0
+_MAX_CLOCK_SKEW = tso.span(60_000)
+_SYNC_INTERVAL_BYTES = 256 << 20
 """bytes of the value log that a start has to index again at the most, for it takes about a second for as many"""
 
 
@@ -62,25 +62,25 @@ class Indexer:
     def __init__(
         self,
         value_log: ValueLog,
-        index: Index,
+        index: BinlogIndex,
         sorter: Sorter,
         options: IndexerOptions,
-        begin: Pointer,
+        begin: RecordPointer,
     ) -> None:
         self._log, self._index, self._sorter = value_log, index, sorter
         self._capacity = options.capacity
         self._save_interval, self._sync_interval = options.save_interval_s, options.sync_interval_s
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
-        self._queue: deque[Batch | int | threading.Event] = deque()
+        self._queue: deque[SorterBatch | int | threading.Event] = deque()
         self._queued = 0
         self._end = value_log.end
-        self._behind: Pointer | None = begin if begin < self._end else None
+        self._behind: RecordPointer | None = begin if begin < self._end else None
         self._late_marks: list[int] = []
         self._marks_in_hand: list[int] = []  # taken and not yet pushed
         self._stepped_at = 0.0
         self._is_wanted = False
-        self._rests = False
+        self._is_resting = False
         """The thread waits, and has nothing in hand."""
         self._elsewhere = False
         """Whoever sent a mark indexes in its own thread."""
@@ -89,13 +89,13 @@ class Indexer:
         self._stop = False
         self._stopping = threading.Event()
         self._applied = begin  # the last record that is in the index
-        self._saved: tuple[Pointer, int] = sorter.handled()
+        self._saved: tuple[RecordPointer, int] = sorter.handled()
         self._saved_long = sorter.long_transactions()
         self._saved_at = self._synced_at = time.monotonic()
-        self._synced: Standing | None = None
+        self._synced: IndexPosition | None = None
         self._idle = self._behind is None
         self._replay = not self._idle
-        self.gaps: list[Gap] = index.gaps()
+        self.gaps: list[UnreadableRange] = index.gaps()
         """stretches of the value log that couldn't be read when they were indexed; replaced, never changed"""
         self._caught_up = threading.Event()
         if self._idle:
@@ -122,7 +122,7 @@ class Indexer:
 
     # -- called by the writer
 
-    def offer(self, batches: list[Batch], end: Pointer) -> None:
+    def offer(self, batches: list[SorterBatch], end: RecordPointer) -> None:
         """Hands over records that are durable; `end` is the value log's end behind them. Never waits."""
         with self._lock:
             self._end = end
@@ -130,7 +130,7 @@ class Indexer:
                 return
             count = sum(len(b.offsets) for b in batches)
             if self._queued and self._queued + count > self._capacity:
-                self._behind = Pointer(batches[0].fid, batches[0].offsets[0])
+                self._behind = RecordPointer(batches[0].fid, batches[0].offsets[0])
                 self._caught_up.clear()
                 self.slow_count += 1
                 log.warning(
@@ -151,8 +151,8 @@ class Indexer:
                 self._late_marks.append(ts)
                 return
             self._queue.append(ts)
-            is_free = self._rests and not self._elsewhere and self._failure is None
-            if not (here and is_free and self._queued <= _ENOUGH):
+            is_free = self._is_resting and not self._elsewhere and self._failure is None
+            if not (here and is_free and self._queued <= _MAX_LINGERING_RECORDS):
                 self._is_wanted = True
                 self._work.notify()
                 return
@@ -160,7 +160,7 @@ class Indexer:
             taken, count = self._next()
         self._index_here(taken, count)
 
-    def _index_here(self, taken: list[Batch | int | threading.Event], count: int) -> None:
+    def _index_here(self, taken: list[SorterBatch | int | threading.Event], count: int) -> None:
         failure: Exception | None = None
         try:
             self._take(taken)
@@ -197,7 +197,7 @@ class Indexer:
         return self._queued
 
     @property
-    def applied(self) -> Pointer:
+    def applied(self) -> RecordPointer:
         """The last record that is in the index and was pushed to the sorter."""
         return self._applied
 
@@ -247,7 +247,7 @@ class Indexer:
                     log.error("the index %s can't go on, trying again: %s", self._index.path, error)
                 else:
                     log.exception("indexing failed, trying again")
-                if self._stopping.wait(_RETRY_S):
+                if self._stopping.wait(_RETRY_INTERVAL_S):
                     log.warning("closing before all records are indexed; the next start takes them from the value log")
                     return
 
@@ -258,7 +258,7 @@ class Indexer:
             self._index.rebuild()
             begin = self._applied = self._log.first
             # Nothing may be saved of the former one: the new one is far from where the sorter is.
-            self._saved, self._saved_long, self._synced = (Pointer(0, 0), 0), {}, None
+            self._saved, self._saved_long, self._synced = (RecordPointer(0, 0), 0), {}, None
             self.gaps = []
         else:
             self._index.reopen()
@@ -277,9 +277,9 @@ class Indexer:
 
     def _step(self) -> bool:
         with self._lock:
-            self._rests = True
+            self._is_resting = True
             self._await_work()
-            self._rests = False
+            self._is_resting = False
             failure, self._failure = self._failure, None
             if failure is not None:
                 self._idle = False
@@ -295,7 +295,7 @@ class Indexer:
             with self._lock:
                 self._queued -= count
         elif chase:
-            self._chase()
+            self._catch_up()
         self._save()
         return True
 
@@ -306,40 +306,40 @@ class Indexer:
         while True:
             while self._elsewhere or not self._is_due():
                 self._idle = not self._queue
-                if not self._work.wait(min(self._save_interval, _LINGER_S)) and not self._elsewhere:
+                if not self._work.wait(min(self._save_interval, _MAX_LINGER_S)) and not self._elsewhere:
                     return
             since = time.monotonic() - self._stepped_at
-            if since < _GATHER_S and self._queued < _GROUP and not self._stop:
+            if since < _GATHER_WAIT_S and self._queued < _GROUP_RECORDS and not self._stop:
                 self._lock.release()  # what comes meanwhile costs a wake-up and a batch less
-                time.sleep(_GATHER_S - since)
+                time.sleep(_GATHER_WAIT_S - since)
                 self._lock.acquire()
             if not self._elsewhere:
                 return
 
     def _is_due(self) -> bool:
         """With the lock: whether the thread has something to do at once."""
-        if self._queue and (self._is_wanted or self._queued >= _ENOUGH or self._sorter.is_awaited):
+        if self._queue and (self._is_wanted or self._queued >= _MAX_LINGERING_RECORDS or self._sorter.is_awaited):
             return True
         return self._behind is not None or self._stop or self._failure is not None or self._index.damaged
 
-    def _next(self) -> tuple[list[Batch | int | threading.Event], int]:
+    def _next(self) -> tuple[list[SorterBatch | int | threading.Event], int]:
         """With the lock: what is indexed together, and how many records that is."""
-        taken: list[Batch | int | threading.Event] = []
+        taken: list[SorterBatch | int | threading.Event] = []
         count = 0
-        while self._queue and count < _GROUP:
+        while self._queue and count < _GROUP_RECORDS:
             item = self._queue.popleft()
             taken.append(item)
-            if isinstance(item, Batch):
+            if isinstance(item, SorterBatch):
                 count += len(item.offsets)
         self._is_wanted = bool(self._queue)
         self._marks_in_hand = [item for item in taken if isinstance(item, int)]
         return taken, count
 
-    def _take(self, items: list[Batch | int | threading.Event]) -> None:
+    def _take(self, items: list[SorterBatch | int | threading.Event]) -> None:
         """Joins neighbours of one segment, so that the index is written in large batches."""
-        group: list[Batch] = []
+        group: list[SorterBatch] = []
         for item in items:
-            if not isinstance(item, Batch):
+            if not isinstance(item, SorterBatch):
                 self._apply(group)
                 group = []
                 if isinstance(item, int):
@@ -353,12 +353,12 @@ class Indexer:
                 group.append(item)
         self._apply(group)
 
-    def _apply(self, group: list[Batch]) -> None:
+    def _apply(self, group: list[SorterBatch]) -> None:
         if not group:
             return
         batch = group[0]
         if len(group) > 1:
-            batch = Batch(
+            batch = SorterBatch(
                 batch.fid,
                 [x for b in group for x in b.tps],
                 [x for b in group for x in b.starts],
@@ -368,9 +368,9 @@ class Indexer:
         known, begun = self._known(batch)
         self._index.put_batch(*batch)
         self._sorter.push(batch, replay=self._replay, known=known, begun=begun)
-        self._applied = Pointer(batch.fid, batch.offsets[-1])
+        self._applied = RecordPointer(batch.fid, batch.offsets[-1])
 
-    def _known(self, batch: Batch) -> tuple[set[int], set[int]]:
+    def _known(self, batch: SorterBatch) -> tuple[set[int], set[int]]:
         """Of the Commits of the batch at or below what readers may have passed: the commit timestamps of those that are
         in the index already, and the start_ts of others of which the index has the Prewrite.
         """
@@ -395,7 +395,7 @@ class Indexer:
         except CorruptRecordError:
             return False
 
-    def _chase(self) -> None:
+    def _catch_up(self) -> None:
         """Reads back everything between where queueing stopped and where it begins again."""
         with self._lock:
             position = self._behind
@@ -408,7 +408,7 @@ class Indexer:
                 end = self._end
                 marks, self._late_marks = self._late_marks, []
                 self._marks_in_hand = marks
-                final = self._log.distance(position, end) <= _NEAR
+                final = self._log.distance(position, end) <= _NEAR_END_BYTES
                 if final:
                     self._behind = None
             if not self._replay:
@@ -426,12 +426,14 @@ class Indexer:
                 self._save()
                 if self._stop:
                     with self._lock:
-                        self._behind = Pointer(batch.fid, batch.end)  # nothing queued meanwhile may overtake the rest
+                        self._behind = RecordPointer(
+                            batch.fid, batch.end
+                        )  # nothing queued meanwhile may overtake the rest
                         self._queue.clear()
                     return
             finder.reach(end)
             if finder.found:
-                finder.close(max(self._sorter.max_commit_ts, tso.wall_clock() + _CLOCKS_DIFFER))
+                finder.close(max(self._sorter.max_commit_ts, tso.wall_clock() + _MAX_CLOCK_SKEW))
                 self._keep_gaps(known, finder)
             if marks:
                 self._sorter.mark(max(marks))
@@ -448,20 +450,20 @@ class Indexer:
 
     def _enter(self, batch: ScanBatch, keep: Ints) -> None:
         """Records that were read back, those of `keep`: into the index, then to the sorter."""
-        for begin in range(0, len(keep), _CHASE_GROUP):
-            part = keep[begin : begin + _CHASE_GROUP]
+        for begin in range(0, len(keep), _CATCH_UP_GROUP_RECORDS):
+            part = keep[begin : begin + _CATCH_UP_GROUP_RECORDS]
             columns = (batch.tps[part], batch.starts[part], batch.commits[part], batch.offsets[part])
             if self._replay:
                 self._index.put_arrays(batch.fid, *columns)
                 self._sorter.push_arrays(batch.fid, *columns)
             else:
-                missed = Batch(batch.fid, *(column.tolist() for column in columns))
+                missed = SorterBatch(batch.fid, *(column.tolist() for column in columns))
                 known, begun = self._known(missed)
                 self._index.put_arrays(batch.fid, *columns)
                 self._sorter.push(missed, known=known, begun=begun)
-            self._applied = Pointer(batch.fid, int(batch.offsets[part[-1]]))
+            self._applied = RecordPointer(batch.fid, int(batch.offsets[part[-1]]))
 
-    def _finder(self, position: Pointer) -> GapFinder:
+    def _finder(self, position: RecordPointer) -> UnreadableRangeFinder:
         handled, top = self._sorter.handled()
         low = top if handled <= position and position.offset else 0
 
@@ -469,9 +471,9 @@ class Indexer:
             segment = self._log.segment(fid)
             return 0 if segment is None else segment.size
 
-        return GapFinder(position, low, size_of)
+        return UnreadableRangeFinder(position, low, size_of)
 
-    def _keep_gaps(self, known: list[Gap], finder: GapFinder) -> None:
+    def _keep_gaps(self, known: list[UnreadableRange], finder: UnreadableRangeFinder) -> None:
         """Before anything behind them counts as indexed."""
         places = {(gap.fid, gap.begin) for gap in finder.found}
         gaps = [gap for gap in known if (gap.fid, gap.begin) not in places] + finder.found
@@ -489,14 +491,19 @@ class Indexer:
             self._index.save_handled(*handled, None if long == self._saved_long else long)
             self._saved, self._saved_long = handled, long
         self._saved_at = now
-        self._save_synced(Standing(self._applied, *handled, long), now, force=force)
+        self._save_synced(IndexPosition(self._applied, *handled, long), now, force=force)
 
-    def _save_synced(self, standing: Standing, now: float, *, force: bool) -> None:
+    def _save_synced(self, standing: IndexPosition, now: float, *, force: bool) -> None:
         last = self._synced
         if standing == last:
             return
         recent = last is not None and now - self._synced_at < self._sync_interval
-        if last is not None and recent and not force and self._log.distance(last.head, standing.head) < _SYNC_BYTES:
+        if (
+            last is not None
+            and recent
+            and not force
+            and self._log.distance(last.head, standing.head) < _SYNC_INTERVAL_BYTES
+        ):
             return
         self._index.save_synced(standing)
         self._synced, self._synced_at = standing, now

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pump_service.store.errors import MissedCommitError
+from sluice.pump_service.store.errors import MissedCommitError
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import plyvel
 
-from errors import SluiceError
-from pump_service.store.options import IndexOptions
+from sluice.errors import SluiceError
+from sluice.pump_service.store.options import IndexOptions
 
 END_KEY = b"~sluice!end"
 _LOST_FILE = ("No such file", "Input/output error")

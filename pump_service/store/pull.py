@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pump_service.store import binlog_head
-from pump_service.store.record_reader import Records
-from pump_service.store.records import MAX_TS, Entity
-from pump_service.store.window_reader import Transactions, WindowReader, groups
+from sluice.pump_service.store import binlog_head
+from sluice.pump_service.store.record_reader import RecordHeads
+from sluice.pump_service.store.records import MAX_TS, PulledBinlog
+from sluice.pump_service.store.window_reader import CommittedTransactions, WindowReader, groups
 
-_ENTRIES = 2048
-_BYTES = 1 << 19
-_NEVER = MAX_TS + 1
+_CHUNK_ENTRIES = 2048
+_CHUNK_BYTES = 1 << 19
+_AFTER_ALL_TS = MAX_TS + 1
 
 
-def entities(reader: WindowReader, after: int, through: int) -> Iterator[Entity]:
+def entities(reader: WindowReader, after: int, through: int) -> Iterator[PulledBinlog]:
     """Transactions and fake binlogs with commit_ts in (after, through], ascending.
 
     A transaction is its Commit with prewrite_value and ddl_* of its Prewrite; a fake comes as it was written. At the
@@ -25,7 +25,7 @@ def entities(reader: WindowReader, after: int, through: int) -> Iterator[Entity]
     """
     gap = reader.first_gap(after, through)
     through = through if gap is None else max(after, gap.low)
-    for chunk in reader.transactions(after, through, _ENTRIES, keep=False):
+    for chunk in reader.transactions(after, through, _CHUNK_ENTRIES, keep=False):
         lost = None if chunk.whole else reader.first_lost(chunk)
         yield from _chunk(reader, chunk if lost is None else chunk.until(lost.ts - 1))
         if lost is not None:
@@ -34,9 +34,9 @@ def entities(reader: WindowReader, after: int, through: int) -> Iterator[Entity]
         raise reader.error_of(gap.fid, gap.begin)
 
 
-def _chunk(reader: WindowReader, chunk: Transactions) -> Iterator[Entity]:
-    fakes = _Fakes(reader, chunk.fakes)
-    for begin, end in groups(chunk.prewrites.lengths, _BYTES, _ENTRIES):
+def _chunk(reader: WindowReader, chunk: CommittedTransactions) -> Iterator[PulledBinlog]:
+    fakes = _FakeBinlogs(reader, chunk.fakes)
+    for begin, end in groups(chunk.prewrites.lengths, _CHUNK_BYTES, _CHUNK_ENTRIES):
         rows = np.arange(begin, end)
         commits, prewrites = reader.payloads(chunk.commits, rows), reader.payloads(chunk.prewrites, rows)
         starts, times = chunk.commits.starts[rows].tolist(), chunk.commits.commits[rows].tolist()
@@ -48,21 +48,21 @@ def _chunk(reader: WindowReader, chunk: Transactions) -> Iterator[Entity]:
             if commit is None or prewrite is None:
                 reader.check_lost(chunk.commits if commit is None else chunk.prewrites, begin + i)
                 continue
-            yield Entity(binlog_head.merge(commit, prewrite), start_ts, commit_ts)
-    yield from fakes.before(_NEVER)
+            yield PulledBinlog(binlog_head.merge(commit, prewrite), start_ts, commit_ts)
+    yield from fakes.before(_AFTER_ALL_TS)
 
 
-class _Fakes:
+class _FakeBinlogs:
     """The fake binlogs of a chunk, taken in their order."""
 
-    def __init__(self, reader: WindowReader, records: Records) -> None:
+    def __init__(self, reader: WindowReader, records: RecordHeads) -> None:
         self._reader, self._records = reader, records
         self._payloads = reader.payloads(records)
-        self._times = [*records.commits.tolist(), _NEVER]
+        self._times = [*records.commits.tolist(), _AFTER_ALL_TS]
         self._next = 0
         self.next_ts: int = self._times[0]
 
-    def before(self, ts: int) -> Iterator[Entity]:
+    def before(self, ts: int) -> Iterator[PulledBinlog]:
         while self.next_ts < ts:
             payload, at = self._payloads[self._next], self.next_ts
             if payload is None:
@@ -70,4 +70,4 @@ class _Fakes:
             self._next += 1
             self.next_ts = self._times[self._next]
             if payload is not None:
-                yield Entity(payload, at, at)
+                yield PulledBinlog(payload, at, at)

@@ -12,20 +12,20 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pump_service.store import kernel
-from pump_service.store.binlog_head import HEAD_BYTES, parse_head
-from pump_service.store.segment import HEADER, Segment, crc32c
-from pump_service.store.value_log import ValueLog
+from sluice.pump_service.store import kernel
+from sluice.pump_service.store.binlog_head import HEAD_BYTES, parse_head
+from sluice.pump_service.store.segment import HEADER, Segment, crc32c
+from sluice.pump_service.store.value_log import ValueLog
 
-_RUN_BYTES = 1 << 20
-_GAP = 64 << 10
-_LOOK = HEADER.size + HEAD_BYTES
+_MAX_RUN_BYTES = 1 << 20
+_MAX_GAP_BYTES = 64 << 10
+_HEAD_READ_BYTES = HEADER.size + HEAD_BYTES
 
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class RecordHeads:
     """Where records lie and what their first bytes say; parallel arrays."""
 
     fids: Ints
@@ -37,9 +37,9 @@ class Records:
     starts: Ints
     commits: Ints
 
-    def take(self, which: Ints | npt.NDArray[np.bool_] | slice) -> Records:
+    def take(self, which: Ints | npt.NDArray[np.bool_] | slice) -> RecordHeads:
         """Those rows."""
-        return Records(
+        return RecordHeads(
             self.fids[which],
             self.offsets[which],
             self.lengths[which],
@@ -49,9 +49,11 @@ class Records:
             self.commits[which],
         )
 
-    def joined(self, other: Records) -> Records:
+    def joined(self, other: RecordHeads) -> RecordHeads:
         """The rows of both."""
-        return Records(*(np.concatenate((getattr(self, name), getattr(other, name))) for name in Records.__slots__))
+        return RecordHeads(
+            *(np.concatenate((getattr(self, name), getattr(other, name))) for name in RecordHeads.__slots__)
+        )
 
     def __len__(self) -> int:
         return len(self.fids)
@@ -63,29 +65,29 @@ class RecordReader:
     def __init__(self, value_log: ValueLog) -> None:
         self._log = value_log
 
-    def look(self, fids: Ints, offsets: Ints) -> tuple[Records, Ints]:
+    def look(self, fids: Ints, offsets: Ints) -> tuple[RecordHeads, Ints]:
         """Reads the heads of the records at these places, sorts them by place, and says which of the places each has.
         Bad ones are reported and left out.
         """
         order = np.lexsort((offsets, fids))
         fids, offsets = fids[order], offsets[order]
         found = np.zeros((len(fids), 6), np.int64)
-        for begin, end in _runs(fids, offsets, offsets + _LOOK):
+        for begin, end in _runs(fids, offsets, offsets + _HEAD_READ_BYTES):
             segment = self._log.segment(int(fids[begin]))
             if segment is None:
                 continue
             base = int(offsets[begin])
-            data = segment.pread(base, int(offsets[end - 1]) - base + _LOOK)
+            data = segment.pread(base, int(offsets[end - 1]) - base + _HEAD_READ_BYTES)
             kernel.look(data, base, offsets[begin:end], found[begin:end])
         lengths, crcs, tps, starts, commits, states = np.ascontiguousarray(found.T)
-        records = Records(fids, offsets, lengths, crcs, tps, starts, commits)
+        records = RecordHeads(fids, offsets, lengths, crcs, tps, starts, commits)
         good = states != kernel.NOTHING
         self._read_in_full(records, good, states)
         if not good.all():
             return records.take(good), order[good]
         return records, order
 
-    def _read_in_full(self, records: Records, good: npt.NDArray[np.bool_], states: Ints) -> None:
+    def _read_in_full(self, records: RecordHeads, good: npt.NDArray[np.bool_], states: Ints) -> None:
         """Reads in full what its first bytes don't tell: odd encodings, and small records to check their CRC."""
         for i in np.flatnonzero(~good).tolist():
             self._log.report_corrupt(
@@ -107,7 +109,7 @@ class RecordReader:
                 self._log.report_corrupt(int(records.fids[i]), int(records.offsets[i]), f"no Binlog message: {error}")
                 good[i] = False
 
-    def joined(self, records: Records) -> npt.NDArray[np.uint8] | None:
+    def joined(self, records: RecordHeads) -> npt.NDArray[np.uint8] | None:
         """The payloads of all records, one behind the other; None if one is bad, or may be: `payloads` tells which."""
         order = np.lexsort((records.offsets, records.fids))
         placed = records.take(order)
@@ -132,7 +134,7 @@ class RecordReader:
                 return None
         return into
 
-    def payloads(self, records: Records, which: Ints | None = None) -> list[bytes | None]:
+    def payloads(self, records: RecordHeads, which: Ints | None = None) -> list[bytes | None]:
         """The payload of each record of `which` (default: all); None, after a report, where it is bad."""
         part = records if which is None else records.take(which)
         order = np.lexsort((part.offsets, part.fids))
@@ -171,11 +173,11 @@ def _runs(fids: Ints, begins: Ints, ends: Ints) -> Iterator[tuple[int, int]]:
     count = len(fids)
     if not count:
         return
-    breaks = np.flatnonzero((np.diff(fids) != 0) | (begins[1:] - ends[:-1] > _GAP)) + 1
+    breaks = np.flatnonzero((np.diff(fids) != 0) | (begins[1:] - ends[:-1] > _MAX_GAP_BYTES)) + 1
     first = 0
     for stop in [*breaks.tolist(), count]:
         while first < stop:
-            cut = int(np.searchsorted(ends[first:stop], int(begins[first]) + _RUN_BYTES, "right"))
+            cut = int(np.searchsorted(ends[first:stop], int(begins[first]) + _MAX_RUN_BYTES, "right"))
             cut = first + max(cut, 1)
             yield first, cut
             first = cut

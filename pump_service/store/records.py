@@ -20,7 +20,7 @@ class Record(NamedTuple):
     """the binlog.Binlog message exactly as it came"""
 
 
-class Bounds(NamedTuple):
+class WindowReach(NamedTuple):
     """How far a window that starts at a given lo may reach."""
 
     hi: int
@@ -28,7 +28,7 @@ class Bounds(NamedTuple):
     bytes: int
 
 
-class Entity(NamedTuple):
+class PulledBinlog(NamedTuple):
     """One message of PullBinlogs: a merged Binlog and its timestamps."""
 
     payload: bytes
@@ -36,7 +36,7 @@ class Entity(NamedTuple):
     commit_ts: int
 
 
-class VerdictKind(enum.Enum):
+class TxnOutcomeKind(enum.Enum):
     """What became of a transaction whose Commit or Rollback never came."""
 
     COMMITTED = "committed"
@@ -44,14 +44,14 @@ class VerdictKind(enum.Enum):
     PENDING = "pending"
 
 
-class Verdict(NamedTuple):
+class TxnOutcome(NamedTuple):
     """Answer of a resolver; `commit_ts` counts for COMMITTED only."""
 
-    kind: VerdictKind
+    kind: TxnOutcomeKind
     commit_ts: int = 0
 
 
-Resolver = Callable[[int, bytes], Verdict]
+Resolver = Callable[[int, bytes], TxnOutcome]
 """`resolver(start_ts, prewrite_key)`: may block and may raise; both count as "not known yet"."""
 
 

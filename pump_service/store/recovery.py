@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 
-from pump_service.store.collector import LATE_COMMIT_SLACK
-from pump_service.store.index import Index
-from pump_service.store.segment import Pointer
-from pump_service.store.standing import Standing
-from pump_service.store.value_log import ValueLog
-from upstream.binlog_kinds import PREWRITE
+from sluice.pump_service.store.collector import LATE_COMMIT_SLACK
+from sluice.pump_service.store.index import BinlogIndex
+from sluice.pump_service.store.index_position import IndexPosition
+from sluice.pump_service.store.segment import RecordPointer
+from sluice.pump_service.store.value_log import ValueLog
+from sluice.tidb.binlog_kinds import PREWRITE
 
 log = logging.getLogger(__name__)
 
 
-def begin_of_indexing(value_log: ValueLog, index: Index, standing: Standing) -> Pointer:
+def begin_of_indexing(value_log: ValueLog, index: BinlogIndex, standing: IndexPosition) -> RecordPointer:
     """The first record to be indexed again. Readers are refused until then where the index can't be trusted; an index
     that was lost is told what may have been purged.
     """
@@ -37,7 +37,7 @@ def begin_of_indexing(value_log: ValueLog, index: Index, standing: Standing) -> 
     if not value_log.holds_record(begin):
         log.error("no record at %s where %s points to: that segment is indexed again", begin, index.path)
         index.set_complete(complete=False)
-        return Pointer(begin.fid, 0)
+        return RecordPointer(begin.fid, 0)
     return begin
 
 

@@ -9,11 +9,11 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from pump_service.store.binlog_head import HEAD_BYTES, parse_head, parse_heads, rows_at
-from pump_service.store.segment import HEADER, RECORD_MAGIC, RECORD_MAGIC_BYTES, Segment, crc32c
+from sluice.pump_service.store.binlog_head import HEAD_BYTES, parse_head, parse_heads, rows_at
+from sluice.pump_service.store.segment import HEADER, RECORD_MAGIC, RECORD_MAGIC_BYTES, Segment, crc32c
 
-CHUNK = 8 << 20
-_STRIDE = 1 << 20
+CHUNK_BYTES = 8 << 20
+_RESYNC_STRIDE_BYTES = 1 << 20
 """bytes that are searched for headers at once"""
 
 Ints = npt.NDArray[np.int64]
@@ -49,7 +49,7 @@ def scan_segment(segment: Segment, begin: int, end: int, on_skipped: OnSkipped) 
             skipped_from = -1
 
     while pos < end:
-        data = segment.pread(pos, min(CHUNK, end - pos))
+        data = segment.pread(pos, min(CHUNK_BYTES, end - pos))
         if not data:
             break
         at = 0
@@ -93,7 +93,7 @@ def _walk(data: bytes, at: int, available: int) -> tuple[Ints, Ints, int, int]:
     lengths: list[Ints] = []
     pos = at
     while pos + HEADER.size <= len(data):
-        found, sizes, stop = _straight(data, pos, min(len(data), pos + _STRIDE))
+        found, sizes, stop = _straight(data, pos, min(len(data), pos + _RESYNC_STRIDE_BYTES))
         if not len(found):
             break
         heads.append(found)
@@ -189,8 +189,8 @@ def _big_record(segment: Segment, pos: int) -> ScanBatch | None:
     _, length, crc = HEADER.unpack(segment.pread(pos, HEADER.size))
     begin, end = pos + HEADER.size, pos + HEADER.size + length
     running = 0
-    for at in range(begin, end, CHUNK):
-        running = google_crc32c.extend(running, segment.pread(at, min(CHUNK, end - at)))
+    for at in range(begin, end, CHUNK_BYTES):
+        running = google_crc32c.extend(running, segment.pread(at, min(CHUNK_BYTES, end - at)))
     if running != crc:
         return None
     head = segment.pread(begin, HEAD_BYTES)

@@ -32,32 +32,32 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from errors import Signal
-from pump_service.store import failpoints
-from pump_service.store.errors import CorruptRecordError
+from sluice.errors import Signal
+from sluice.pump_service.store import failpoints
+from sluice.pump_service.store.errors import CorruptRecordError
 
 RECORD_MAGIC = 0x823A56E8
 RECORD_MAGIC_BYTES = struct.pack("<I", RECORD_MAGIC)
 HEADER = struct.Struct("<IQI")
 END_MAGIC = 0x123AB922
 FOOTER = struct.Struct("<qI")
-WRITE_CHUNK = 8 << 20
-ROOM = 256 << 10
+WRITE_CHUNK_BYTES = 8 << 20
+PREALLOCATED_BYTES = 256 << 10
 """bytes of zeros that are made at once"""
-SMALL = BLOCK = 4096
+SMALL_WRITE_BYTES = BLOCK_BYTES = 4096
 """Bytes of an append that goes into room. After a power cut its second block may be there without its first one, as the
 disk writes them in any order: what lies behind such a hole is at most as much, so that it is known for what it is. A
 larger append makes the file longer, and then none of it counts before all of it does.
 """
 _STEADY = 64
 """so many small appends in a row before room is made"""
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
-_KEPT_OPEN = 64  # sealed segments
+_MAX_OPEN_SEALED = 64  # sealed segments
 crc32c = google_crc32c.value
 
 
-class Pointer(NamedTuple):
+class RecordPointer(NamedTuple):
     """Where a record begins; ordered as the records are."""
 
     fid: int
@@ -68,7 +68,7 @@ class Pointer(NamedTuple):
         return POINTER.pack(self.fid, self.offset)
 
     @classmethod
-    def decode(cls, data: bytes) -> Pointer:
+    def decode(cls, data: bytes) -> RecordPointer:
         return cls(*POINTER.unpack(data))
 
 
@@ -86,7 +86,7 @@ class DiskFullError(Signal, OSError):
     """
 
 
-class OpenFile:
+class OpenDescriptor:
     """A descriptor, closed with the last reference. DiskFullError if none can be had."""
 
     __slots__ = ("fd",)
@@ -96,7 +96,7 @@ class OpenFile:
         try:
             self.fd = os.open(path, flags | os.O_CLOEXEC, 0o666)
         except OSError as error:
-            if error.errno in _FULL or error.errno in _NO_DESCRIPTORS:
+            if error.errno in _DISK_FULL_ERRORS or error.errno in _NO_DESCRIPTORS:
                 raise DiskFullError(error.errno, error.strerror, str(path)) from error
             raise
 
@@ -118,7 +118,7 @@ class Segment:
     __slots__ = ("__weakref__", "_file", "_file_size", "_small", "fid", "max_ts", "path", "purged", "sealed", "size")
 
     def __init__(self, path: Path, fid: int, *, create: bool = False) -> None:
-        self._file: OpenFile | None = OpenFile(path, os.O_RDWR | (os.O_CREAT if create else 0))
+        self._file: OpenDescriptor | None = OpenDescriptor(path, os.O_RDWR | (os.O_CREAT if create else 0))
         self.path = path
         self.fid = fid
         self.max_ts = 0
@@ -136,31 +136,31 @@ class Segment:
                 self.size -= FOOTER.size
                 self._file = None
 
-    def _open(self) -> OpenFile | None:
+    def _open(self) -> OpenDescriptor | None:
         """The open file, which its user must keep hold of; None if it has been purged."""
         file = self._file
         if file is not None:
             return file
         try:
-            file = self._file = OpenFile(self.path, os.O_RDONLY)
+            file = self._file = OpenDescriptor(self.path, os.O_RDONLY)
         except FileNotFoundError:
             if self.purged:
                 return None
             raise
-        self._let_others_go()
+        self._close_others()
         return file
 
-    def rest(self) -> None:
+    def close_until_read(self) -> None:
         """Close the file until it is read. Nothing may be appended any more."""
         self._file = None
 
-    def _let_others_go(self) -> None:
+    def _close_others(self) -> None:
         _open_sealed.append(weakref.ref(self))
-        while len(_open_sealed) > _KEPT_OPEN:
+        while len(_open_sealed) > _MAX_OPEN_SEALED:
             with contextlib.suppress(IndexError):  # another thread was faster
                 old = _open_sealed.popleft()()
                 if old is not None:
-                    old.rest()
+                    old.close_until_read()
 
     @property
     def _fd(self) -> int:
@@ -193,7 +193,7 @@ class Segment:
         `in_room`: they may go into room that was made for them, if they are small, as those before them were.
         """
         size = sum(map(len, parts))
-        if in_room and size <= SMALL:
+        if in_room and size <= SMALL_WRITE_BYTES:
             self._small += 1
             if self._small > _STEADY and self.size + size > self._file_size:
                 self._make_room()
@@ -202,19 +202,19 @@ class Segment:
         try:
             return self._write_parts(parts)
         except OSError as error:
-            if error.errno in _FULL:
+            if error.errno in _DISK_FULL_ERRORS:
                 self._end_at(self.size)
                 raise DiskFullError(error.errno, error.strerror, str(self.path)) from error
             raise
 
     def _make_room(self) -> None:
         try:
-            os.posix_fallocate(self._fd, self._file_size, ROOM)
+            os.posix_fallocate(self._fd, self._file_size, PREALLOCATED_BYTES)
         except OSError:  # no room on the disk, or no way to reserve it: the file grows as it is written
             self._end_at(self._file_size)
             self._small = 0
         else:
-            self._file_size += ROOM
+            self._file_size += PREALLOCATED_BYTES
 
     def leave_no_room(self) -> None:
         """The file ends where its records do."""
@@ -231,7 +231,7 @@ class Segment:
         group: list[bytes] = []
         size = 0
         for part in parts:
-            if group and size + len(part) > WRITE_CHUNK:
+            if group and size + len(part) > WRITE_CHUNK_BYTES:
                 written += self._write_all(group, self.size + written)
                 group, size = [], 0
             group.append(part)
@@ -245,7 +245,7 @@ class Segment:
         data = group[0] if len(group) == 1 else b"".join(group)
         if failpoints.due("vlog.torn"):
             os.pwrite(self._fd, data[: len(data) * 2 // 3], at)
-            failpoints.act("vlog.torn")
+            failpoints.run_action("vlog.torn")
         failpoints.hit("vlog.write")
         done = os.pwrite(self._fd, data, at)
         view = memoryview(data)
@@ -266,7 +266,7 @@ class Segment:
         self.size = size
         self.sync()
         self.sealed = True
-        self._let_others_go()  # it is one of the sealed now
+        self._close_others()  # it is one of the sealed now
         failpoints.hit("rotate.after_footer")
 
     def was_replaced(self) -> bool:
@@ -279,10 +279,11 @@ class Segment:
         return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino)
 
     def is_zero(self, begin: int, end: int) -> bool:
-        """Whether nothing was ever written to these bytes, or nothing but zeros; at most `ROOM` and a little are
+        """Whether nothing was ever written to these bytes, or nothing but zeros; at most `PREALLOCATED_BYTES` and a
+        little are
         looked at.
         """
-        return end - begin <= ROOM + SMALL and not self.pread(begin, end - begin).strip(b"\0")
+        return end - begin <= PREALLOCATED_BYTES + SMALL_WRITE_BYTES and not self.pread(begin, end - begin).strip(b"\0")
 
     def cut(self, end: int, aside: Path | None) -> None:
         """Ends an unsealed segment at `end`, after copying what lies behind it to a file, if it is to be kept; both are
@@ -290,8 +291,8 @@ class Segment:
         """
         if aside is not None:
             with aside.open("wb") as copy:
-                for at in range(end, self.size, WRITE_CHUNK):
-                    copy.write(self.pread(at, min(WRITE_CHUNK, self.size - at)))
+                for at in range(end, self.size, WRITE_CHUNK_BYTES):
+                    copy.write(self.pread(at, min(WRITE_CHUNK_BYTES, self.size - at)))
                 copy.flush()
                 os.fsync(copy.fileno())
         self._end_at(end)

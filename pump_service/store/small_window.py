@@ -12,38 +12,38 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from errors import Signal
-from pump_service.store.index import Index
-from pump_service.store.records import Bounds
-from pump_service.store.segment import HEADER, RECORD_MAGIC, crc32c
-from pump_service.store.value_log import ValueLog
-from upstream.binlog_kinds import COMMIT
-from upstream.window_schema import WINDOW_SCHEMA
+from sluice.errors import Signal
+from sluice.pump_service.store.index import BinlogIndex
+from sluice.pump_service.store.records import WindowReach
+from sluice.pump_service.store.segment import HEADER, RECORD_MAGIC, crc32c
+from sluice.pump_service.store.value_log import ValueLog
+from sluice.tidb.binlog_kinds import COMMIT
+from sluice.tidb.window_schema import WINDOW_SCHEMA
 
-_ENTRIES = 128
-_RUN_BYTES = 256 << 10
-_AHEAD = 4 << 10  # read behind where the last record begins: most end there
+_MAX_ENTRIES = 128
+_MAX_RUN_BYTES = 256 << 10
+_READ_AHEAD_BYTES = 4 << 10  # read behind where the last record begins: most end there
 _ROW_BYTES = 24  # of a window's row beside its payload, as `WindowReader.bounds` counts them
 # As TiDB writes them: the fields in order, timestamps of nine bytes, a Prewrite's commit_ts 0.
 _PREWRITE = re.compile(rb"\x08\x00\x10([\x80-\xff]{8}[\x00-\x7f])\x18\x00", re.DOTALL)
-_VERDICT = re.compile(rb"\x08([\x01\x02])\x10([\x80-\xff]{8}[\x00-\x7f])\x18([\x80-\xff]{8}[\x00-\x7f])", re.DOTALL)
+_OUTCOME = re.compile(rb"\x08([\x01\x02])\x10([\x80-\xff]{8}[\x00-\x7f])\x18([\x80-\xff]{8}[\x00-\x7f])", re.DOTALL)
 
 
 class SmallWindow(NamedTuple):
     """A whole window: how far it reaches, and its transactions in WINDOW_SCHEMA; None if there are none."""
 
-    bounds: Bounds
+    bounds: WindowReach
     rows: pa.RecordBatch | None
 
 
-class _Unusual(Signal):
+class _NotSmall(Signal):
     """The window is WindowReader's."""
 
 
 class SmallWindows:
     """Any number of threads may read at once."""
 
-    def __init__(self, value_log: ValueLog, index: Index) -> None:
+    def __init__(self, value_log: ValueLog, index: BinlogIndex) -> None:
         self._log, self._index = value_log, index
 
     def read(self, after: int, through: int, max_transactions: int, max_bytes: int) -> SmallWindow | None:
@@ -51,42 +51,42 @@ class SmallWindows:
         read for them isn't little and in one place, or if anything of it can't be read, is damaged, missing or not as
         TiDB writes it. `through` must not be beyond max_commit_ts.
         """
-        timestamps, fids, offsets = (column.tolist() for column in self._index.range(after, through, _ENTRIES))
-        if len(timestamps) == _ENTRIES or fids.count(fids[0] if fids else 0) != len(fids):
+        timestamps, fids, offsets = (column.tolist() for column in self._index.range(after, through, _MAX_ENTRIES))
+        if len(timestamps) == _MAX_ENTRIES or fids.count(fids[0] if fids else 0) != len(fids):
             return None
         try:
             payloads = self._payloads(fids[0], offsets) if fids else []
             found = self._transactions(list(zip(timestamps, payloads, strict=True)))
-        except _Unusual:
+        except _NotSmall:
             return None
         size = sum(len(payload) + _ROW_BYTES for _, _, payload in found)
         if len(found) > max_transactions or size > max_bytes:
             return None
         if not found:
-            return SmallWindow(Bounds(through, 0, 0), None)
+            return SmallWindow(WindowReach(through, 0, 0), None)
         columns = [pa.array(values, field.type) for values, field in zip(zip(*found, strict=True), WINDOW_SCHEMA)]
-        return SmallWindow(Bounds(through, len(found), size), pa.record_batch(columns, schema=WINDOW_SCHEMA))
+        return SmallWindow(WindowReach(through, len(found), size), pa.record_batch(columns, schema=WINDOW_SCHEMA))
 
     def _payloads(self, fid: int, offsets: list[int]) -> list[bytes]:
         """What the records at these places of a segment hold. Raises _Unusual."""
         segment = self._log.segment(fid)
         first, last = min(offsets), max(offsets)
-        if segment is None or last - first > _RUN_BYTES:
-            raise _Unusual
-        data = segment.pread(first, last - first + _AHEAD)
+        if segment is None or last - first > _MAX_RUN_BYTES:
+            raise _NotSmall
+        data = segment.pread(first, last - first + _READ_AHEAD_BYTES)
         payloads = []
         for offset in offsets:
             begin = offset - first + HEADER.size
             if begin > len(data):
-                raise _Unusual
+                raise _NotSmall
             magic, length, crc = HEADER.unpack_from(data, begin - HEADER.size)
-            if magic != RECORD_MAGIC or not 0 < length <= _RUN_BYTES:
-                raise _Unusual
+            if magic != RECORD_MAGIC or not 0 < length <= _MAX_RUN_BYTES:
+                raise _NotSmall
             if begin + length > len(data):
                 data = segment.pread(first, begin + length)
             payload = data[begin : begin + length]
             if len(payload) != length or crc32c(payload) != crc:
-                raise _Unusual
+                raise _NotSmall
             payloads.append(payload)
         return payloads
 
@@ -97,14 +97,14 @@ class SmallWindows:
         prewrites: dict[int, bytes] = {}
         commits: list[tuple[int, int]] = []
         for ts, payload in records:
-            verdict = _VERDICT.match(payload)
+            verdict = _OUTCOME.match(payload)
             if verdict is None:
                 prewrites[ts] = _checked_prewrite(ts, payload)
                 continue
             kind, start, commit = verdict.groups()
-            start_ts = _nine(start)
-            if _nine(commit) != ts:
-                raise _Unusual
+            start_ts = _nine_byte_varint(start)
+            if _nine_byte_varint(commit) != ts:
+                raise _NotSmall
             if kind[0] == COMMIT and start_ts != ts:  # else it is a fake binlog
                 commits.append((ts, start_ts))
         return [
@@ -116,19 +116,19 @@ class SmallWindows:
         """One that lies before the window. Raises _Unusual."""
         pointer = self._index.get(start_ts)
         if pointer is None:
-            raise _Unusual
+            raise _NotSmall
         return _checked_prewrite(start_ts, self._payloads(pointer.fid, [pointer.offset])[0])
 
 
 def _checked_prewrite(ts: int, payload: bytes) -> bytes:
     """The payload, if it is the Prewrite that began then. Raises _Unusual."""
     prewrite = _PREWRITE.match(payload)
-    if prewrite is None or _nine(prewrite[1]) != ts:
-        raise _Unusual
+    if prewrite is None or _nine_byte_varint(prewrite[1]) != ts:
+        raise _NotSmall
     return payload
 
 
-def _nine(data: bytes) -> int:
+def _nine_byte_varint(data: bytes) -> int:
     """The value of a varint of nine bytes."""
     value = int.from_bytes(data, "little")
     return (

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pump_service.store.segment import Pointer
-from upstream import tso
-from upstream.binlog_kinds import PREWRITE
+from sluice.pump_service.store.segment import RecordPointer
+from sluice.tidb import tso
+from sluice.tidb.binlog_kinds import PREWRITE
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ LONG_TRANSACTION = tso.span(600_000)
 _PREV, _NEXT, _START, _COMMIT, _FID, _OFFSET, _MARK, _BORN, _ASKED = range(9)
 
 
-class Batch(NamedTuple):
+class SorterBatch(NamedTuple):
     """Durable records of one segment, without their payloads."""
 
     fid: int
@@ -49,7 +49,9 @@ class Batch(NamedTuple):
 class Sorter:
     """One thread pushes (the indexer, after the records are in the index); any thread asks."""
 
-    def __init__(self, max_commit_ts: int, handled: Pointer, long_transactions: dict[int, int] | None = None) -> None:
+    def __init__(
+        self, max_commit_ts: int, handled: RecordPointer, long_transactions: dict[int, int] | None = None
+    ) -> None:
         self._lock = threading.Lock()
         self._moved = threading.Condition(self._lock)
         self._waiters = 0
@@ -81,14 +83,14 @@ class Sorter:
         """Whether somebody waits for it to go on."""
         return self._waiters > 0
 
-    def handled(self) -> tuple[Pointer, int]:
+    def handled(self) -> tuple[RecordPointer, int]:
         """The record of the highest commit that has left the queue, and its timestamp: what is worth saving."""
         with self._lock:
             root = self._root
-            return Pointer(root[_FID], root[_OFFSET]), root[_COMMIT]
+            return RecordPointer(root[_FID], root[_OFFSET]), root[_COMMIT]
 
     def push(
-        self, batch: Batch, *, replay: bool = False, known: Container[int] = (), begun: Container[int] = ()
+        self, batch: SorterBatch, *, replay: bool = False, known: Container[int] = (), begun: Container[int] = ()
     ) -> None:
         """Records in their order in the value log; `replay` if they may have been pushed by a former run. `known`:
         commit timestamps that were in the index before these records, `begun`: transactions whose Prewrite was.
@@ -183,7 +185,7 @@ class Sorter:
             if cut < len(tps):
                 one = slice(cut, cut + 1)
                 columns = (tps[one], starts[one], commits[one], offsets[one])
-                self.push(Batch(fid, *(column.tolist() for column in columns)), replay=True)
+                self.push(SorterBatch(fid, *(column.tolist() for column in columns)), replay=True)
             begin = cut + 1
 
     def _advance(self, fid: int, commit: int, offset: int) -> None:
@@ -261,7 +263,7 @@ class Sorter:
         with self._lock:
             return dict(self._long)
 
-    def forget_long(self, through: int) -> None:
+    def drop_long(self, through: int) -> None:
         """Drops those committed at or before `through`."""
         with self._lock:
             self._long = {commit: start for commit, start in self._long.items() if commit > through}
@@ -286,7 +288,7 @@ class Sorter:
         with self._lock:
             return min(self._open, default=0)
 
-    def to_ask(self, after_s: float, retry_s: float, limit: int) -> tuple[list[int], float]:
+    def unresolved(self, after_s: float, retry_s: float, limit: int) -> tuple[list[int], float]:
         """The start_ts of those among the first `limit` Prewrites of the queue that have waited `after_s` and were not
         asked about for `retry_s`, which count as asked about from now on; and in how many seconds the next one is due.
         """

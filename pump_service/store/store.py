@@ -10,38 +10,38 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pump_service.store import pull
-from pump_service.store.binlog_head import encode_verdict, stored_head
-from pump_service.store.collector import Collector
-from pump_service.store.data_format import refuse_newer
-from pump_service.store.directory_lock import lock
-from pump_service.store.errors import (
+from sluice.pump_service.store import pull
+from sluice.pump_service.store.binlog_head import encode_outcome, stored_head
+from sluice.pump_service.store.collector import GarbageCollector
+from sluice.pump_service.store.data_format import refuse_newer
+from sluice.pump_service.store.directory_lock import lock_directory
+from sluice.pump_service.store.errors import (
     CorruptRecordError,
     InvalidRecordError,
     NoSpaceError,
     StoreClosedError,
     WindowPurgedError,
 )
-from pump_service.store.index import Index
-from pump_service.store.indexer import Indexer, IndexerOptions
-from pump_service.store.late import LateCommit, LateCommits
-from pump_service.store.options import MAX_QUEUED, StoreOptions
-from pump_service.store.records import MAX_TS, Bounds, Entity, Record, Resolver, StoreStats
-from pump_service.store.recovery import begin_of_indexing
-from pump_service.store.resolving import Resolving, ResolvingTimes
-from pump_service.store.segment import Pointer
-from pump_service.store.small_window import SmallWindow, SmallWindows
-from pump_service.store.sorter import Sorter
-from pump_service.store.space import SpaceWatch
-from pump_service.store.value_log import ValueLog
-from pump_service.store.verdict_checks import VerdictChecks
-from pump_service.store.window_reader import WindowReader
-from pump_service.store.writer import Done, Writer
-from upstream.binlog_kinds import COMMIT, PREWRITE, ROLLBACK
+from sluice.pump_service.store.index import BinlogIndex
+from sluice.pump_service.store.indexer import Indexer, IndexerOptions
+from sluice.pump_service.store.late import LateCommit, LateCommits
+from sluice.pump_service.store.options import MAX_QUEUED, StoreOptions
+from sluice.pump_service.store.outcome_resolver import OutcomeResolver, ResolverTimes
+from sluice.pump_service.store.records import MAX_TS, PulledBinlog, Record, Resolver, StoreStats, WindowReach
+from sluice.pump_service.store.recovery import begin_of_indexing
+from sluice.pump_service.store.segment import RecordPointer
+from sluice.pump_service.store.small_window import SmallWindow, SmallWindows
+from sluice.pump_service.store.sorter import Sorter
+from sluice.pump_service.store.space import SpaceWatch
+from sluice.pump_service.store.value_log import ValueLog
+from sluice.pump_service.store.verdict_checks import OutcomeChecks
+from sluice.pump_service.store.window_reader import WindowReader
+from sluice.pump_service.store.writer import Done, Writer
+from sluice.tidb.binlog_kinds import COMMIT, PREWRITE, ROLLBACK
 
 log = logging.getLogger(__name__)
 
-_FENCE_S = 5.0
+_FENCE_TIMEOUT_S = 5.0
 _SMALL_PULL, _PULL_PAUSE_S = 1000, 0.02
 """A live reader that finds fewer transactions than this waits so long: looking after each write would cost more than
 the writes do.
@@ -56,11 +56,11 @@ class Store:
         self.data_dir, self.options = data_dir, options
         refuse_newer(data_dir)
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock_fd = lock(data_dir)
+        self._lock_fd = lock_directory(data_dir)
         try:
             self._log = ValueLog(data_dir / "value", options.segment_limit, sync=options.sync_log)
-            self._index = Index(data_dir / "kv", options.kv)
-            standing = self._index.standing()
+            self._index = BinlogIndex(data_dir / "kv", options.kv)
+            standing = self._index.position()
             self._log.cut_torn_end(self._index.newest())
             begin = begin_of_indexing(self._log, self._index, standing)
         except BaseException:
@@ -80,24 +80,24 @@ class Store:
         )
         self._sorter.on_wait = self._hurry
         self._late = LateCommits(data_dir)
-        self._sorter.on_late = self._note_late
+        self._sorter.on_late = self._record_late
         indexer = self._indexer
         self._reader = WindowReader(self._log, self._index, lambda: indexer.gaps)
         self._small = SmallWindows(self._log, self._index)
-        self._collector = Collector(self._log, self._index, self._sorter, self._indexer, self._reader)
+        self._collector = GarbageCollector(self._log, self._index, self._sorter, self._indexer, self._reader)
         self._space = SpaceWatch(data_dir, options.stop_write_at_available_space, options.space_check_interval_s)
-        self._resolving = (
+        self._resolver = (
             None
             if resolver is None
-            else Resolving(
+            else OutcomeResolver(
                 self._sorter,
                 resolver,
                 self.lookup,
-                self._write_verdict,
-                ResolvingTimes(options.resolve_after_s, options.resolve_retry_s),
+                self._write_outcome,
+                ResolverTimes(options.resolve_after_s, options.resolve_retry_s),
             )
         )
-        self._checks = None if resolver is None else VerdictChecks(self, resolver)
+        self._checks = None if resolver is None else OutcomeChecks(self, resolver)
         self._gc_lock = threading.Lock()
         self._closing = threading.Event()
         self._close_lock = threading.Lock()
@@ -116,8 +116,8 @@ class Store:
         store._indexer.start()
         store._writer.start()
         store._space.start()
-        if store._resolving is not None:
-            store._resolving.start()
+        if store._resolver is not None:
+            store._resolver.start()
         if store._checks is not None:
             store._checks.start()
         if not store._indexer.wait_caught_up(options.recovery_wait_s):
@@ -171,7 +171,7 @@ class Store:
         self._writer.flush()
         self._indexer.hurry()
 
-    def _write_verdict(self, record: Record, done: Done) -> None:
+    def _write_outcome(self, record: Record, done: Done) -> None:
         # A verdict of a few bytes is written even on a nearly full disk: it is what lets readers, and so GC, go on.
         self._writer.submit([record], len(record.payload), done)
 
@@ -208,7 +208,7 @@ class Store:
     @property
     def is_empty(self) -> bool:
         """Whether this data directory never held a record, as far as its value log tells."""
-        return self._log.first.fid == 0 and self._log.end == Pointer(0, 0)
+        return self._log.first.fid == 0 and self._log.end == RecordPointer(0, 0)
 
     def all_matched(self) -> bool:
         """Whether every Prewrite that was submitted has its verdict, those just being written among them."""
@@ -224,7 +224,7 @@ class Store:
             return False
         return self._sorter.pass_at_rest(passing_ts, lo)
 
-    def note_passed(self, ts: int) -> None:
+    def mark_read_through(self, ts: int) -> None:
         """A reader has everything through `ts`, also where no mark went by: a commit that comes below it is late."""
         if ts > self._sorter.passed:
             self._sorter.passed = ts
@@ -233,7 +233,7 @@ class Store:
         """The commits that came after readers had passed them, of those at or below the position of a reader (TSO)."""
         return self._late.behind(ts)
 
-    def _note_late(self, found: list[tuple[int, int]]) -> None:
+    def _record_late(self, found: list[tuple[int, int]]) -> None:
         passed_ts = max(self._sorter.max_commit_ts, self._sorter.passed)
         self._late.add([LateCommit(commit, start, passed_ts) for start, commit in found])
 
@@ -259,7 +259,7 @@ class Store:
 
     # -- reading
 
-    def bounds(self, lo: int, hi: int, max_transactions: int, max_bytes: int) -> Bounds:
+    def bounds(self, lo: int, hi: int, max_transactions: int, max_bytes: int) -> WindowReach:
         """How far a window may go that begins at `lo`: the largest hi' <= min(hi, max_commit_ts) such that (lo, hi']
         stays within both limits, and how many transactions and bytes that is. One transaction always fits. hi' is lo if
         nothing is readable yet. WindowPurgedError if `lo` is below what has been purged.
@@ -267,7 +267,7 @@ class Store:
         self._check_purged(lo)
         hi = min(hi, self.max_commit_ts)
         if hi <= lo:
-            return Bounds(lo, 0, 0)
+            return WindowReach(lo, 0, 0)
         found = self._reader.bounds(lo, hi, max_transactions, max_bytes)
         self._check_purged(lo)  # else what was removed meanwhile isn't counted
         return found
@@ -321,7 +321,7 @@ class Store:
             raise
         self._check_purged(lo)
 
-    def pull(self, after_ts: int, stop: threading.Event) -> Iterator[Entity]:
+    def pull(self, after_ts: int, stop: threading.Event) -> Iterator[PulledBinlog]:
         """Committed transactions as merged Binlogs, and fake binlogs, with commit_ts > after_ts, ascending.
 
         It follows what is written until `stop` is set or the store closes; 0 begins with the oldest there is.
@@ -334,7 +334,7 @@ class Store:
             self._late.check(after_ts)
         return self._pull(after_ts if after_ts > 0 else self.gc_ts, stop, count)
 
-    def _pull(self, after_ts: int, stop: threading.Event, late: int) -> Iterator[Entity]:
+    def _pull(self, after_ts: int, stop: threading.Event, late: int) -> Iterator[PulledBinlog]:
         while not stop.is_set() and not self._closing.is_set():
             through = self._sorter.wait_for(after_ts + 1, 0.1)
             self._late.check_since(after_ts, late)
@@ -376,7 +376,7 @@ class Store:
         """Wait until the sorter knows everything that was written before this call; False if the index is behind."""
         indexed = threading.Event()
         self._writer.fence(indexed)
-        return indexed.wait(_FENCE_S)
+        return indexed.wait(_FENCE_TIMEOUT_S)
 
     def decided_through(self, ts: int) -> int | None:
         """The largest timestamp <= `ts`, which must come from PD, such that every transaction acknowledged before this
@@ -403,7 +403,7 @@ class Store:
             answer.append(error)
             written.set()
 
-        self._write_verdict(Record(tp, start_ts, commit_ts, encode_verdict(tp, start_ts, commit_ts)), done)
+        self._write_outcome(Record(tp, start_ts, commit_ts, encode_outcome(tp, start_ts, commit_ts)), done)
         written.wait()
         if answer[0] is not None:
             raise answer[0]
@@ -450,7 +450,7 @@ class Store:
             catch_ups=self._indexer.catch_ups,
             recoveries=self._indexer.recoveries,
             index_errors=self._indexer.errors,
-            resolver_queries=self._resolving.queries if self._resolving else 0,
+            resolver_queries=self._resolver.queries if self._resolver else 0,
             contradictions=self._checks.contradictions if self._checks else 0,
             late_commits=self._sorter.late_commits,
             skipped_bytes=self._log.skipped_bytes,
@@ -476,8 +476,8 @@ class Store:
             self._collector.stop()
             if self._checks is not None:
                 self._checks.close()
-            if self._resolving is not None:
-                self._resolving.close()
+            if self._resolver is not None:
+                self._resolver.close()
             self._writer.close()
             indexed = self._indexer.close(30)
             self._sorter.close()

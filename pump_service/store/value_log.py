@@ -13,21 +13,29 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pump_service import kernel
-from pump_service.store import failpoints
-from pump_service.store.errors import CorruptRecordError
-from pump_service.store.scan import ScanBatch, scan_segment
-from pump_service.store.segment import BLOCK, RECORD_MAGIC, SMALL, OpenFile, Pointer, Segment, crc32c
-from pump_service.store.timings import WriteTimings
+from sluice.pump_service import kernel
+from sluice.pump_service.store import failpoints
+from sluice.pump_service.store.errors import CorruptRecordError
+from sluice.pump_service.store.scan import ScanBatch, scan_segment
+from sluice.pump_service.store.segment import (
+    BLOCK_BYTES,
+    RECORD_MAGIC,
+    SMALL_WRITE_BYTES,
+    OpenDescriptor,
+    RecordPointer,
+    Segment,
+    crc32c,
+)
+from sluice.pump_service.store.write_metrics import WriteMetrics
 
 log = logging.getLogger(__name__)
 
-FINALIZE_AT_CLOSE = 50 << 10
-_COPIED = 8 << 20
+MIN_FINALIZED_BYTES = 50 << 10
+_MAX_COPIED_BYTES = 8 << 20
 _NAME = re.compile(r"^(\d{6,10})\.vlog$")
 
 
-class Run(NamedTuple):
+class AppendRun(NamedTuple):
     """Consecutive records of an append that went to one segment: items [first, first + len(offsets))."""
 
     fid: int
@@ -46,16 +54,16 @@ class ValueLog:
         self._limit = segment_limit
         self._sync = sync
         self.fsync_seconds = 0.0
-        self.timings = WriteTimings()
+        self.timings = WriteMetrics()
         self._lock = threading.Lock()
         self._skips: dict[tuple[int, int], int] = {}
         self._bad: set[tuple[int, int]] = set()
         if not directory.is_dir():
             directory.mkdir(mode=0o700, parents=True)
             _sync_directory(directory.parent)
-        self._names = OpenFile(directory, os.O_RDONLY | os.O_DIRECTORY)
+        self._names = OpenDescriptor(directory, os.O_RDONLY | os.O_DIRECTORY)
         fids = sorted(int(m[1]) for entry in directory.iterdir() if (m := _NAME.match(entry.name)))
-        self._torn_at: Pointer | None = None
+        self._torn_at: RecordPointer | None = None
         self._segments = {fid: Segment(self.path_of(fid), fid) for fid in fids}
         for segment in self._segments.values():
             if not segment.sealed:
@@ -66,7 +74,7 @@ class ValueLog:
             self._current = self._create(fids[-1] + 1 if fids else 0)
         for segment in self._segments.values():
             if segment is not self._current:
-                segment.rest()
+                segment.close_until_read()
 
     def path_of(self, fid: int) -> Path:
         """The file of a segment."""
@@ -86,7 +94,7 @@ class ValueLog:
 
         def skipped(segment: Segment, begin: int, size: int) -> None:
             if begin + size < segment.size or not segment.is_zero(begin, segment.size):
-                self.note_skipped(segment, begin, size)
+                self.record_skipped(segment, begin, size)
                 holes.append(begin)
 
         for batch in scan_segment(segment, 0, segment.size, skipped):
@@ -94,13 +102,13 @@ class ValueLog:
             end = batch.end
         written = end if segment.is_zero(end, segment.size) else segment.size
         for hole in holes:  # the second block of a small append, without its first one?
-            if written - hole <= SMALL and segment.is_zero(hole, hole - hole % BLOCK + BLOCK):
+            if written - hole <= SMALL_WRITE_BYTES and segment.is_zero(hole, hole - hole % BLOCK_BYTES + BLOCK_BYTES):
                 end = hole
                 break
-        self._torn_at = Pointer(segment.fid, end) if end < segment.size else None
+        self._torn_at = RecordPointer(segment.fid, end) if end < segment.size else None
         return top
 
-    def cut_torn_end(self, indexed: Pointer | None) -> None:
+    def cut_torn_end(self, indexed: RecordPointer | None) -> None:
         """Moves what a write that was cut short has left at the end into a file beside, and takes off what room there
         was for others; to be called before the first append. From then on, whatever is unreadable was acknowledged
         once. `indexed` is the last record that the index knows: if it lies in what would be moved, this was no write
@@ -113,7 +121,7 @@ class ValueLog:
         is_room = segment.is_zero(torn.offset, segment.size)
         if indexed is not None and torn <= indexed:
             if is_room:
-                self.note_skipped(segment, torn.offset, size)
+                self.record_skipped(segment, torn.offset, size)
             return
         if is_room:
             segment.cut(torn.offset, None)
@@ -129,7 +137,7 @@ class ValueLog:
             segment.path, size, aside,
         )  # fmt: skip
 
-    def note_skipped(self, segment: Segment, begin: int, size: int) -> None:
+    def record_skipped(self, segment: Segment, begin: int, size: int) -> None:
         """Counts and logs an unreadable stretch that a scan met, the first time."""
         with self._lock:
             known = self._skips.get((segment.fid, begin), 0)
@@ -180,15 +188,15 @@ class ValueLog:
         )
 
     @property
-    def end(self) -> Pointer:
+    def end(self) -> RecordPointer:
         """Where the next record goes."""
-        return Pointer(self._current.fid, self._current.size)
+        return RecordPointer(self._current.fid, self._current.size)
 
     @property
-    def first(self) -> Pointer:
+    def first(self) -> RecordPointer:
         """The beginning of the oldest segment."""
         with self._lock:
-            return Pointer(min(self._segments), 0)
+            return RecordPointer(min(self._segments), 0)
 
     def segments(self) -> list[Segment]:
         """All segments, oldest first."""
@@ -199,14 +207,14 @@ class ValueLog:
         """The segment, or None if it has been purged."""
         return self._segments.get(fid)
 
-    def append(self, payloads: list[bytes] | tuple[bytes, ...], timestamps: list[int]) -> list[Run]:
+    def append(self, payloads: list[bytes] | tuple[bytes, ...], timestamps: list[int]) -> list[AppendRun]:
         """Writes records and makes them durable (one fdatasync unless a segment ends among them).
 
         `timestamps` are what the footer counts: start_ts of Prewrites, commit_ts of all else. DiskFullError: nothing
         may be acknowledged, the log is as good as before. Another OSError: what was written is unknown, the log must
         not be used any more.
         """
-        runs: list[Run] = []
+        runs: list[AppendRun] = []
         first, count = 0, len(payloads)
         while first < count:
             self.rotate_if_full()
@@ -225,7 +233,7 @@ class ValueLog:
             failpoints.hit("writer.after_sync")
             end = first + len(offsets)
             segment.max_ts = max(segment.max_ts, *timestamps[first:end])
-            runs.append(Run(segment.fid, first, offsets))
+            runs.append(AppendRun(segment.fid, first, offsets))
             first = end
         return runs
 
@@ -242,12 +250,12 @@ class ValueLog:
         """Seals the current segment if it is worth it; a smaller one is scanned at the next open."""
         if self._current.sealed:
             return
-        if self._current.size >= FINALIZE_AT_CLOSE:
+        if self._current.size >= MIN_FINALIZED_BYTES:
             self._current.seal()
         else:
             self._current.leave_no_room()
 
-    def read(self, pointer: Pointer) -> bytes:
+    def read(self, pointer: RecordPointer) -> bytes:
         """The payload at `pointer`; CorruptRecordError if there is no good record or the segment has been purged."""
         segment = self.segment(pointer.fid)
         if segment is None:
@@ -256,7 +264,7 @@ class ValueLog:
             )
         return segment.read_record(pointer.offset)
 
-    def holds_record(self, pointer: Pointer) -> bool:
+    def holds_record(self, pointer: RecordPointer) -> bool:
         """Whether a good record, or the end of its segment's records, lies at `pointer`."""
         segment = self.segment(pointer.fid)
         if segment is None or not 0 <= pointer.offset <= segment.size:
@@ -269,20 +277,20 @@ class ValueLog:
             return False
         return True
 
-    def distance(self, begin: Pointer, end: Pointer) -> int:
+    def distance(self, begin: RecordPointer, end: RecordPointer) -> int:
         """Bytes of segments between two pointers."""
         if begin >= end:
             return 0
         sizes = {s.fid: s.size for s in self.segments() if begin.fid <= s.fid < end.fid}
         return sum(sizes.values()) + end.offset - begin.offset
 
-    def scan(self, begin: Pointer, end: Pointer) -> Iterator[ScanBatch]:
+    def scan(self, begin: RecordPointer, end: RecordPointer) -> Iterator[ScanBatch]:
         """Every readable record in [begin, end), in order; unreadable stretches are counted, reported once, skipped."""
         for segment in self.segments():
             if begin.fid <= segment.fid <= end.fid:
                 lower = begin.offset if segment.fid == begin.fid else 0
                 upper = end.offset if segment.fid == end.fid else segment.size
-                yield from scan_segment(segment, lower, upper, self.note_skipped)
+                yield from scan_segment(segment, lower, upper, self.record_skipped)
 
     def purge(self, ts: int, before: int) -> list[int]:
         """Removes every sealed segment with a number below `before`, but the newest, whose timestamps are all <= ts;
@@ -307,7 +315,7 @@ class ValueLog:
 
 def _framed(payloads: tuple[bytes, ...], first: int, offset: int, limit: int) -> tuple[list[bytes], list[int]]:
     """As kernel.framed; large ones aren't copied."""
-    if sum(map(len, payloads)) <= _COPIED:
+    if sum(map(len, payloads)) <= _MAX_COPIED_BYTES:
         data, offsets = kernel.framed(payloads, first, offset, limit, RECORD_MAGIC, crc32c)
         return [data], offsets
     return kernel.framed_parts(payloads, first, offset, limit, RECORD_MAGIC, crc32c)

@@ -16,25 +16,25 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from errors import SluiceError
-from pump_service.store.binlog_head import encode_verdict, prewrite_key
-from pump_service.store.errors import StoreBusyError, StoreClosedError
-from pump_service.store.records import Record, Resolver, VerdictKind
-from pump_service.store.writer import Done
-from upstream.binlog_kinds import COMMIT, PREWRITE
+from sluice.errors import SluiceError
+from sluice.pump_service.store.binlog_head import encode_outcome, prewrite_key
+from sluice.pump_service.store.errors import StoreBusyError, StoreClosedError
+from sluice.pump_service.store.records import Record, Resolver, TxnOutcomeKind
+from sluice.pump_service.store.writer import Done
+from sluice.tidb.binlog_kinds import COMMIT, PREWRITE
 
 log = logging.getLogger(__name__)
 
-MAX_WAITING = 4096
+MAX_QUEUED_OUTCOMES = 4096
 """Groups of records, each of one connection: more aren't taken."""
 
 
 _PARTS = 2
-_PAUSE_S = 5.0
+_RETRY_INTERVAL_S = 5.0
 """So long TiKV isn't asked here after it didn't answer: others wait behind its time-out."""
 
 
-class Kept(Protocol):
+class StoredTransactions(Protocol):
     """What the store has."""
 
     def wait_caught_up(self, timeout_s: float) -> bool:
@@ -56,18 +56,18 @@ class Kept(Protocol):
         """As Store.submit."""
 
 
-class _Group(NamedTuple):
+class _OutcomeGroup(NamedTuple):
     records: Sequence[Record]
     done: Done
     peer: str
 
 
-class VerdictChecks:
+class OutcomeChecks:
     """One thread looks at them in the order in which they came."""
 
-    def __init__(self, store: Kept, resolver: Resolver) -> None:
+    def __init__(self, store: StoredTransactions, resolver: Resolver) -> None:
         self._store, self._resolver = store, resolver
-        self._groups: queue.Queue[_Group | None] = queue.Queue(MAX_WAITING)
+        self._groups: queue.Queue[_OutcomeGroup | None] = queue.Queue(MAX_QUEUED_OUTCOMES)
         self._in_doubt: set[int] = set()
         """Opened again because TiKV didn't answer: only its verdict counts."""
         self._ask_again_at = 0.0
@@ -96,9 +96,9 @@ class VerdictChecks:
             done = _both(done)
             self._store.submit(prewrites, done)
         try:
-            self._groups.put_nowait(_Group(verdicts, done, peer))
+            self._groups.put_nowait(_OutcomeGroup(verdicts, done, peer))
         except queue.Full:  # TiKV is asked about open Prewrites in any case
-            done(None if prewrites else StoreBusyError(MAX_WAITING))
+            done(None if prewrites else StoreBusyError(MAX_QUEUED_OUTCOMES))
 
     def _run(self) -> None:
         while (group := self._groups.get()) is not None:
@@ -116,14 +116,14 @@ class VerdictChecks:
             self._in_doubt = {ts for ts in self._in_doubt if self._store.is_open(ts)}
             for each in groups:
                 try:
-                    self._take(each, is_known=is_known)
+                    self._check_group(each, is_known=is_known)
                 except Exception as error:  # without this thread such verdicts would never be written
                     log.exception("records of %s can't be taken in", each.peer)
                     each.done(error)
             if is_over:
                 return
 
-    def _take(self, group: _Group, *, is_known: bool) -> None:
+    def _check_group(self, group: _OutcomeGroup, *, is_known: bool) -> None:
         """Behind an index that lags all are written as they are."""
         kept = [record for record in group.records if not (is_known and self._is_settled(record, group.peer))]
         if kept:
@@ -154,9 +154,9 @@ class VerdictChecks:
         except SluiceError as error:
             if not error.transient:  # TiKV has dropped what it knew
                 return self._refuse(record, peer, str(error))
-            self._ask_again_at = time.monotonic() + _PAUSE_S
+            self._ask_again_at = time.monotonic() + _RETRY_INTERVAL_S
             return self._open_again(record, prewrite, peer, str(error))
-        if kind is VerdictKind.COMMITTED and found_ts == commit_ts:
+        if kind is TxnOutcomeKind.COMMITTED and found_ts == commit_ts:
             log.error(
                 "transaction %d committed at %d, TiKV says so: an earlier verdict on it was wrong, and readers may have"
                 " been given it. Compare its rows: `sluice verify`",
@@ -164,9 +164,9 @@ class VerdictChecks:
                 commit_ts,
             )
             return True
-        if kind is VerdictKind.COMMITTED and not self._store.holds(start_ts, found_ts):
+        if kind is TxnOutcomeKind.COMMITTED and not self._store.holds(start_ts, found_ts):
             self._store.submit(
-                [Record(COMMIT, start_ts, found_ts, encode_verdict(COMMIT, start_ts, found_ts))], _report
+                [Record(COMMIT, start_ts, found_ts, encode_outcome(COMMIT, start_ts, found_ts))], _report
             )
         return self._refuse(record, peer, f"TiKV says {kind.value} ({found_ts})")
 

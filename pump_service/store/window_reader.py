@@ -18,29 +18,29 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pump_service.store import kernel
-from pump_service.store.absent import Absences
-from pump_service.store.errors import CorruptRecordError
-from pump_service.store.gaps import Gap
-from pump_service.store.index import Index
-from pump_service.store.record_reader import Ints, RecordReader, Records
-from pump_service.store.records import Bounds
-from pump_service.store.scan import scan_segment
-from pump_service.store.segment import Pointer
-from pump_service.store.value_log import ValueLog
-from upstream.binlog_kinds import COMMIT
-from upstream.window_schema import WINDOW_SCHEMA
+from sluice.pump_service.store import kernel
+from sluice.pump_service.store.errors import CorruptRecordError
+from sluice.pump_service.store.index import BinlogIndex
+from sluice.pump_service.store.missing_prewrites import MissingPrewrites
+from sluice.pump_service.store.record_reader import Ints, RecordHeads, RecordReader
+from sluice.pump_service.store.records import WindowReach
+from sluice.pump_service.store.scan import scan_segment
+from sluice.pump_service.store.segment import RecordPointer
+from sluice.pump_service.store.unreadable_ranges import UnreadableRange
+from sluice.pump_service.store.value_log import ValueLog
+from sluice.tidb.binlog_kinds import COMMIT
+from sluice.tidb.window_schema import WINDOW_SCHEMA
 
 log = logging.getLogger(__name__)
 
 CHUNK_ENTRIES = 16_384
 BATCH_BYTES = 2 << 20
 BATCH_ROWS = 32_768
-_KEPT_CHUNKS = 32
-_REMEMBERED = 10_000
+_MAX_CACHED_CHUNKS = 32
+_MAX_REMEMBERED = 10_000
 
 
-class Unreadable(NamedTuple):
+class UnreadableRecord(NamedTuple):
     """The timestamp that can't be given to readers, and where the record is that it needs."""
 
     ts: int
@@ -49,20 +49,20 @@ class Unreadable(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Transactions:
+class CommittedTransactions:
     """Committed transactions in ascending commit_ts: row i of `commits` and of `prewrites` belong together.
 
     `fakes` are the fake binlogs of the same range; `through` is the timestamp up to which this is complete. What `bad`
     and `missing` name is left out.
     """
 
-    commits: Records
-    prewrites: Records
-    fakes: Records
+    commits: RecordHeads
+    prewrites: RecordHeads
+    fakes: RecordHeads
     through: int
-    bad: tuple[Unreadable, ...] = ()
+    bad: tuple[UnreadableRecord, ...] = ()
     """records of this range, and Prewrites of its transactions, that could not be read"""
-    missing: tuple[tuple[int, int, Pointer], ...] = ()
+    missing: tuple[tuple[int, int, RecordPointer], ...] = ()
     """commit_ts, start_ts and Commit of transactions without a Prewrite in the index"""
 
     @property
@@ -70,24 +70,24 @@ class Transactions:
         """Whether nothing was left out."""
         return not self.bad and not self.missing
 
-    def until(self, ts: int) -> Transactions:
+    def until(self, ts: int) -> CommittedTransactions:
         """The same up to a smaller timestamp."""
         count = int(np.searchsorted(self.commits.commits, ts, "right"))
         fakes = int(np.searchsorted(self.fakes.commits, ts, "right"))
         first, rest = slice(0, count), slice(0, fakes)
-        return Transactions(self.commits.take(first), self.prewrites.take(first), self.fakes.take(rest), ts)
+        return CommittedTransactions(self.commits.take(first), self.prewrites.take(first), self.fakes.take(rest), ts)
 
 
 class WindowReader:
     """Any number of threads may read at once. The chunks read last are kept, without payloads: the range that `bounds`
     has just looked at is the one that is read next, often by several readers."""
 
-    def __init__(self, value_log: ValueLog, index: Index, gaps: Callable[[], Sequence[Gap]]) -> None:
+    def __init__(self, value_log: ValueLog, index: BinlogIndex, gaps: Callable[[], Sequence[UnreadableRange]]) -> None:
         self._log, self._index, self._gaps = value_log, index, gaps
         self._records = RecordReader(value_log)
         self._lock = threading.Lock()
-        self._recent: OrderedDict[int, Transactions] = OrderedDict()
-        self._absences = Absences(value_log, index)
+        self._recent: OrderedDict[int, CommittedTransactions] = OrderedDict()
+        self._absences = MissingPrewrites(value_log, index)
         self._reported: set[int] = set()
         self.missing_prewrites = 0
 
@@ -95,7 +95,7 @@ class WindowReader:
 
     def transactions(
         self, after: int, through: int, entries: int = CHUNK_ENTRIES, *, keep: bool = True
-    ) -> Iterator[Transactions]:
+    ) -> Iterator[CommittedTransactions]:
         """The transactions with commit_ts in (after, through], chunk by chunk of so many index entries. `through` must
         not be beyond max_commit_ts: below it nothing changes any more. `keep` the chunks for the next reader."""
         while after < through:
@@ -108,7 +108,7 @@ class WindowReader:
                 with self._lock:
                     if keep and chunk.whole:  # else the file may be restored: it is looked at again
                         self._recent[after] = chunk
-                    while len(self._recent) > _KEPT_CHUNKS:
+                    while len(self._recent) > _MAX_CACHED_CHUNKS:
                         self._recent.popitem(last=False)
             elif chunk.through > through:
                 chunk = chunk.until(through)
@@ -116,7 +116,7 @@ class WindowReader:
                 yield chunk
             after = chunk.through
 
-    def payloads(self, records: Records, which: Ints | None = None) -> list[bytes | None]:
+    def payloads(self, records: RecordHeads, which: Ints | None = None) -> list[bytes | None]:
         """As RecordReader's, of what `transactions` gives."""
         return self._records.payloads(records, which)
 
@@ -125,23 +125,23 @@ class WindowReader:
         with self._lock:
             self._recent.clear()
 
-    def _chunk(self, after: int, through: int, entries: int) -> Transactions:
+    def _chunk(self, after: int, through: int, entries: int) -> CommittedTransactions:
         # Each key can be told from its record, so the index needs to give the pointers only, which is twice as fast.
         fids, offsets = self._index.pointers(after, through, entries)
         records, places = self._records.look(fids, offsets)
         keys = np.where(records.tps == 0, records.starts, records.commits)
         in_order = np.zeros(len(fids), np.int64)
         in_order[places] = keys
-        bad: list[Unreadable] = []
+        bad: list[UnreadableRecord] = []
         if len(keys) < len(fids) or not _ascending(in_order, after, through):
             indexed, fids, offsets = self._index.range(after, through, entries)
             records, places = self._records.look(fids, offsets)
             at = indexed[places]
             differs = np.where(records.tps == 0, records.starts, records.commits) != at
             for i in np.setdiff1d(np.arange(len(fids)), places).tolist():
-                bad += [Unreadable(int(indexed[i]), int(fids[i]), int(offsets[i]))]
+                bad += [UnreadableRecord(int(indexed[i]), int(fids[i]), int(offsets[i]))]
             for i in np.flatnonzero(differs).tolist():
-                bad.append(Unreadable(int(at[i]), int(records.fids[i]), int(records.offsets[i])))
+                bad.append(UnreadableRecord(int(at[i]), int(records.fids[i]), int(records.offsets[i])))
                 self._log.report_corrupt(*bad[-1][1:], f"not the record of ts {bad[-1].ts}")
             records = records.take(~differs)
             in_order = indexed
@@ -149,7 +149,7 @@ class WindowReader:
         found = self._join(records, last)
         return replace(found, bad=(*bad, *found.bad)) if bad else found
 
-    def _join(self, records: Records, through: int) -> Transactions:
+    def _join(self, records: RecordHeads, through: int) -> CommittedTransactions:
         prewrites = records.tps == 0
         fake = ~prewrites & (records.starts == records.commits)
         commit = (records.tps == COMMIT) & ~fake
@@ -163,18 +163,18 @@ class WindowReader:
         found[found] = candidates.starts[at[found]] == commits.starts[found]
         if not found.all():
             return self._join_older(commits, candidates, found, fakes, through)
-        return Transactions(commits, candidates.take(at), fakes, through)
+        return CommittedTransactions(commits, candidates.take(at), fakes, through)
 
     def _join_older(
         self,
-        commits: Records,
-        candidates: Records,
+        commits: RecordHeads,
+        candidates: RecordHeads,
         found: npt.NDArray[np.bool_],
-        fakes: Records,
+        fakes: RecordHeads,
         through: int,
-    ) -> Transactions:
+    ) -> CommittedTransactions:
         missing = np.flatnonzero(~found)
-        pointers: dict[int, Pointer] = {}
+        pointers: dict[int, RecordPointer] = {}
         for start in commits.starts[missing].tolist():
             pointer = self._index.get(start)
             if pointer is not None:
@@ -193,16 +193,18 @@ class WindowReader:
             self._miss(commit_ts, start_ts)
             place = pointers.get(start_ts)
             if place is None:
-                absent.append((commit_ts, start_ts, Pointer(int(commits.fids[i]), int(commits.offsets[i]))))
+                absent.append((commit_ts, start_ts, RecordPointer(int(commits.fids[i]), int(commits.offsets[i]))))
             else:
-                bad.append(Unreadable(commit_ts, *place))
-        return Transactions(commits.take(found), pool.take(at[found]), fakes, through, tuple(bad), tuple(absent))
+                bad.append(UnreadableRecord(commit_ts, *place))
+        return CommittedTransactions(
+            commits.take(found), pool.take(at[found]), fakes, through, tuple(bad), tuple(absent)
+        )
 
     def _miss(self, commit_ts: int, start_ts: int) -> None:
         self.missing_prewrites += 1
         if commit_ts in self._reported:
             return
-        if len(self._reported) < _REMEMBERED:
+        if len(self._reported) < _MAX_REMEMBERED:
             self._reported.add(commit_ts)
         log.error(
             "no Prewrite of transaction %d in this pump though its Commit %d is: the transaction is left out",
@@ -210,28 +212,28 @@ class WindowReader:
             commit_ts,
         )
 
-    def first_lost(self, chunk: Transactions) -> Unreadable | None:
+    def first_lost(self, chunk: CommittedTransactions) -> UnreadableRecord | None:
         """The first commit of a chunk that was left out though it should not be: it, or its Prewrite, can't be read.
         None if there is none; a transaction whose Prewrite never came here doesn't count, nor what an operator has
         given up. IndexDamagedError if the index lost an entry, CorruptRecordError if a Prewrite may have been purged.
         """
-        return min(self._lost(chunk), default=None)
+        return min(self._missing_in(chunk), default=None)
 
-    def _count_lost(self, chunk: Transactions) -> int:
+    def _count_lost(self, chunk: CommittedTransactions) -> int:
         try:
-            return len(self._lost(chunk))
+            return len(self._missing_in(chunk))
         except CorruptRecordError:
             return 1
 
-    def _lost(self, chunk: Transactions) -> list[Unreadable]:
+    def _missing_in(self, chunk: CommittedTransactions) -> list[UnreadableRecord]:
         lost = [bad for bad in chunk.bad if not self._log.given_up(bad.fid, bad.offset)]
         for commit_ts, start_ts, commit in chunk.missing:
             place = self._absences.cause(start_ts, commit)
             if place is not None:
-                lost.append(Unreadable(commit_ts, *place))
+                lost.append(UnreadableRecord(commit_ts, *place))
         return lost
 
-    def first_gap(self, after: int, through: int) -> Gap | None:
+    def first_gap(self, after: int, through: int) -> UnreadableRange | None:
         """The first stretch of the value log that may hide a commit of (after, through]. IndexDamagedError if it can be
         read now: then what it holds has to be indexed.
         """
@@ -250,7 +252,7 @@ class WindowReader:
                 )
         return min(hiding, key=lambda gap: gap.low, default=None)
 
-    def _hiding(self, after: int, through: int) -> list[Gap]:
+    def _hiding(self, after: int, through: int) -> list[UnreadableRange]:
         return [gap for gap in self._gaps() if gap.hides(after, through) and not self._log.given_up(gap.fid, gap.begin)]
 
     def error_of(self, fid: int, offset: int) -> CorruptRecordError:
@@ -264,7 +266,7 @@ class WindowReader:
             f" {self._log.lost_mark(fid, offset)}`",
         )
 
-    def check_lost(self, records: Records, which: int) -> None:
+    def check_lost(self, records: RecordHeads, which: int) -> None:
         """Raises the error of a record that can't be read, unless an operator has given it up."""
         fid, offset = int(records.fids[which]), int(records.offsets[which])
         if not self._log.given_up(fid, offset):
@@ -288,7 +290,7 @@ class WindowReader:
                 if batch.num_rows:
                     yield batch
 
-    def _batch(self, chunk: Transactions, begin: int, end: int, *, strict: bool) -> pa.RecordBatch:
+    def _batch(self, chunk: CommittedTransactions, begin: int, end: int, *, strict: bool) -> pa.RecordBatch:
         rows = slice(begin, end)
         commits, starts = chunk.commits.commits[rows], chunk.commits.starts[rows]
         lengths = chunk.prewrites.lengths[rows]
@@ -308,7 +310,7 @@ class WindowReader:
         )
         return pa.record_batch([_int64(commits), _int64(starts), column], schema=WINDOW_SCHEMA)
 
-    def bounds(self, after: int, through: int, max_transactions: int, max_bytes: int) -> Bounds:
+    def bounds(self, after: int, through: int, max_transactions: int, max_bytes: int) -> WindowReach:
         """The largest end <= `through` with at most so many transactions and payload bytes behind `after`; the first
         transaction always fits. The bytes are those of read()'s columns.
 
@@ -318,7 +320,7 @@ class WindowReader:
         found = self._readable_bounds(after, through, max_transactions, max_bytes)
         return found._replace(transactions=found.transactions + len(self._hiding(after, found.hi)))
 
-    def _readable_bounds(self, after: int, through: int, max_transactions: int, max_bytes: int) -> Bounds:
+    def _readable_bounds(self, after: int, through: int, max_transactions: int, max_bytes: int) -> WindowReach:
         count = size = 0
         last = after
         for chunk in self.transactions(after, through, min(CHUNK_ENTRIES, max(64, 2 * max_transactions + 64))):
@@ -328,12 +330,12 @@ class WindowReader:
             if fits < len(sizes):
                 fits = max(fits, 1 if count == 0 else 0)
                 if fits == 0:
-                    return Bounds(last, count, size)
-                return Bounds(int(chunk.commits.commits[fits - 1]), count + fits, int(sizes[fits - 1]))
+                    return WindowReach(last, count, size)
+                return WindowReach(int(chunk.commits.commits[fits - 1]), count + fits, int(sizes[fits - 1]))
             count += len(sizes) + (0 if chunk.whole else self._count_lost(chunk))
             size = int(sizes[-1]) if len(sizes) else size
             last = chunk.through
-        return Bounds(through, count, size)
+        return WindowReach(through, count, size)
 
 
 def _int64(values: Ints) -> pa.Array:
@@ -346,7 +348,7 @@ def _ascending(keys: Ints, after: int, through: int) -> bool:
     return bool(keys[0] > after and keys[-1] <= through and (np.diff(keys) > 0).all())
 
 
-def _by_commit(records: Records) -> Records:
+def _by_commit(records: RecordHeads) -> RecordHeads:
     if len(records) > 1 and bool((np.diff(records.commits) <= 0).any()):
         return records.take(np.argsort(records.commits, kind="stable"))
     return records

@@ -19,26 +19,32 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pump_service.store import failpoints
-from pump_service.store.errors import NoDescriptorsError, NoSpaceError, StoreClosedError, StoreError, StoreFailedError
-from pump_service.store.indexer import Indexer
-from pump_service.store.records import Record
-from pump_service.store.segment import DiskFullError
-from pump_service.store.sorter import Batch
-from pump_service.store.timings import WriteTimings
-from pump_service.store.value_log import ValueLog
+from sluice.pump_service.store import failpoints
+from sluice.pump_service.store.errors import (
+    NoDescriptorsError,
+    NoSpaceError,
+    StoreClosedError,
+    StoreError,
+    StoreFailedError,
+)
+from sluice.pump_service.store.indexer import Indexer
+from sluice.pump_service.store.records import Record
+from sluice.pump_service.store.segment import DiskFullError
+from sluice.pump_service.store.sorter import SorterBatch
+from sluice.pump_service.store.value_log import ValueLog
+from sluice.pump_service.store.write_metrics import WriteMetrics
 
 log = logging.getLogger(__name__)
 
 Done = Callable[[BaseException | None], None]
 
-_GROUP_BYTES = 4 << 20
+_MAX_GROUP_BYTES = 4 << 20
 _QUICK_S, _DISTRUST_S, _LONGER, _DISTRUST_AT_MOST_S = 0.05, 1.0, 20, 60.0
 """A disk that took longer once isn't waited for in a caller's thread for so long, or so many times as long."""
 _PROMPT_S = 0.002
 """Only where the last write took no longer are records held back: else who wants them would wait for the disk."""
-_HELD, _HELD_BYTES = 64, 256 << 10
-_REPORT_S = 30.0
+_MAX_HELD_RECORDS, _MAX_HELD_BYTES = 64, 256 << 10
+_REPORT_INTERVAL_S = 30.0
 
 
 class _Submission(NamedTuple):
@@ -54,12 +60,12 @@ class Writer:
     """`submit` and `mark` are thread-safe; the value log belongs to this thread."""
 
     def __init__(
-        self, value_log: ValueLog, indexer: Indexer, slow_write_s: float, stop_at: int, timings: WriteTimings
+        self, value_log: ValueLog, indexer: Indexer, slow_write_s: float, stop_at: int, timings: WriteMetrics
     ) -> None:
         """`stop_at`: bytes of free space below which nothing is taken (it is only named in errors here)."""
         self._log, self._indexer, self._slow_write, self._stop_at = value_log, indexer, slow_write_s, stop_at
         self._timings = timings
-        self._refused_at = -_REPORT_S
+        self._refused_at = -_REPORT_INTERVAL_S
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._waiting = False
@@ -158,7 +164,7 @@ class Writer:
 
     def _may_hold(self, size: int) -> bool:
         """With the lock: whether records that nobody waits for may wait for others."""
-        is_little = len(self._held) < _HELD and size <= _HELD_BYTES
+        is_little = len(self._held) < _MAX_HELD_RECORDS and size <= _MAX_HELD_BYTES
         return is_little and self._took <= _PROMPT_S and self._is_free(float("inf")) and not self._indexer.is_awaited
 
     def _enqueue(self, *submissions: _Submission) -> None:
@@ -205,7 +211,7 @@ class Writer:
                 if not self._queue:
                     return
                 taken, size = [], 0
-                while self._queue and size <= _GROUP_BYTES:
+                while self._queue and size <= _MAX_GROUP_BYTES:
                     submission = self._queue.popleft()
                     taken.append(submission)
                     size += submission.size
@@ -227,7 +233,7 @@ class Writer:
 
     def _write(self, taken: list[_Submission], size: int) -> None:
         records = taken[0].records if len(taken) == 1 else [r for s in taken for r in s.records]
-        batches: list[Batch] = []
+        batches: list[SorterBatch] = []
         if records:
             tps, starts, commits, payloads = zip(*records, strict=True)
             timestamps = [c if tp else s for tp, s, c in zip(tps, starts, commits, strict=True)]
@@ -235,7 +241,7 @@ class Writer:
             failpoints.hit("writer.before_write")
             for run in self._log.append(payloads, timestamps):
                 part = slice(run.first, run.first + len(run.offsets))
-                batches.append(Batch(run.fid, tps[part], starts[part], commits[part], run.offsets))
+                batches.append(SorterBatch(run.fid, tps[part], starts[part], commits[part], run.offsets))
             now = time.monotonic()
             took = self._took = now - began
             if took > _QUICK_S:  # also in the writer's thread: there it is seen to be quick again
@@ -274,7 +280,7 @@ class Writer:
             refusal = NoDescriptorsError()
         else:
             refusal = NoSpaceError(_available(Path(error.filename).parent), self._stop_at)
-        if time.monotonic() - self._refused_at > _REPORT_S:
+        if time.monotonic() - self._refused_at > _REPORT_INTERVAL_S:
             self._refused_at = time.monotonic()
             log.error("%s: nothing is written until there is room: %s", error.filename, error.strerror)
         for submission in taken:

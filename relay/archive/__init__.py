@@ -1,27 +1,34 @@
 """The archive: the past, in few large files with a manifest of their own.
 
-    <archive>/days/<YYYY-MM-DD>/<number>.json        the volumes that begin on that UTC day: `relay.archive.catalogue`
-    <archive>/log/<day>/<lo>-<hi>-<token>.parquet    a volume's row changes: `relay.row_groups`
-    <archive>/log/<day>/<lo>-<hi>-<token>.windows    a volume's windows: `relay.archive.index`
-    <archive>/lake/…                                 the same changes as typed columns
-    <archive>/bases/…                                all tables as of one TSO
-    <archive>/decisions/<commit_ts>.json             what operators decided about transactions and DDL inside;
-    <archive>/pipelines/<name>/decisions/…           of the others of several pipelines: `relay.places`
+    <archive>/days/<YYYY-MM-DD>/<number>.json        the volumes that begin on that UTC day:
+    `sluice.relay.archive.catalogue` <archive>/log/<day>/<lo>-<hi>-<token>.parquet    a volume's row changes:
+    `sluice.relay.row_groups` <archive>/log/<day>/<lo>-<hi>-<token>.windows    a volume's windows:
+    `sluice.relay.archive.index` <archive>/lake/…                                 the same changes as typed columns
+    <archive>/bases/…                                all tables as of one TSO <archive>/decisions/<commit_ts>.json
+    what operators decided about transactions and DDL inside; <archive>/pipelines/<name>/decisions/…           of the
+    others of several pipelines: `sluice.relay.pipeline_folders`
 
 A volume is a range `(lo, hi]` of whole windows and never changes; each begins where the one before it ends.
 """
 
-from relay.archive.archive import Archive
-from relay.archive.archive_log import ArchiveLog
-from relay.archive.base import Base, BaseFile, Bases, BaseTable, Making, base_id
-from relay.archive.coalesce import tables_at
-from relay.archive.collecting import collect, living_holds
-from relay.archive.decided import carry_decisions
-from relay.archive.errors import ArchiveConflictError
-from relay.archive.holds import DEAD_AFTER_MS, Floor, Hold, Holds, RemovedError
-from relay.archive.index import Indexes
-from relay.archive.log_writer import LogWritten, write_log
-from relay.archive.volume import ArchiveFile, LakeFile, Volume, day_of
+from sluice.relay.archive.archive import Archive
+from sluice.relay.archive.archive_log import ArchiveLog
+from sluice.relay.archive.collecting import active_pins, remove_unreferenced
+from sluice.relay.archive.errors import ArchiveConflictError
+from sluice.relay.archive.index import SegmentIndexCache
+from sluice.relay.archive.log_writer import WrittenLog, write_log
+from sluice.relay.archive.overrides import sync_overrides
+from sluice.relay.archive.pins import DEAD_AFTER_MS, Pin, Pins, RemovalMark, RemovedError
+from sluice.relay.archive.segment import ArchiveFile, ArchiveSegment, LakeFile, day_of
+from sluice.relay.archive.snapshots import (
+    ArchiveSnapshot,
+    PendingSnapshot,
+    SnapshotFile,
+    SnapshotStore,
+    SnapshotTable,
+    snapshot_id,
+)
+from sluice.relay.archive.window_merging import tables_at
 
 __all__ = [
     "DEAD_AFTER_MS",
@@ -29,24 +36,24 @@ __all__ = [
     "ArchiveConflictError",
     "ArchiveFile",
     "ArchiveLog",
-    "Base",
-    "BaseFile",
-    "BaseTable",
-    "Bases",
-    "Floor",
-    "Hold",
-    "Holds",
-    "Indexes",
+    "ArchiveSegment",
+    "ArchiveSnapshot",
     "LakeFile",
-    "LogWritten",
-    "Making",
+    "PendingSnapshot",
+    "Pin",
+    "Pins",
+    "RemovalMark",
     "RemovedError",
-    "Volume",
-    "base_id",
-    "carry_decisions",
-    "collect",
+    "SegmentIndexCache",
+    "SnapshotFile",
+    "SnapshotStore",
+    "SnapshotTable",
+    "WrittenLog",
+    "active_pins",
     "day_of",
-    "living_holds",
+    "remove_unreferenced",
+    "snapshot_id",
+    "sync_overrides",
     "tables_at",
     "write_log",
 ]

@@ -6,16 +6,16 @@ import bisect
 import time
 from collections.abc import Iterable, Sequence
 
-from relay.archive.archive_log import ArchiveLog
-from relay.archive.base import Bases
-from relay.archive.catalogue import Day, OldFile, path_of
-from relay.archive.chain import Chain
-from relay.archive.errors import ArchiveConflictError
-from relay.archive.volume import Volume
-from relay.errors import RelayError
-from relay.format_version import refuse_newer
-from relay.storage import open_storage
-from upstream import tso
+from sluice.relay.archive.archive_log import ArchiveLog
+from sluice.relay.archive.catalogue import CatalogueDay, ReplacedFile, path_of
+from sluice.relay.archive.chain import Chain
+from sluice.relay.archive.errors import ArchiveConflictError
+from sluice.relay.archive.segment import ArchiveSegment
+from sluice.relay.archive.snapshots import SnapshotStore
+from sluice.relay.errors import RelayError
+from sluice.relay.format_version import refuse_newer
+from sluice.relay.storage import open_storage
+from sluice.tidb import tso
 
 __all__ = ["Archive"]
 
@@ -36,13 +36,13 @@ class Archive(Chain):
         return ArchiveLog(self.storage)
 
     @property
-    def bases(self) -> Bases:
+    def bases(self) -> SnapshotStore:
         """Its bases."""
-        return Bases(self.storage)
+        return SnapshotStore(self.storage)
 
     # Writing
 
-    def append(self, volume: Volume) -> None:
+    def append(self, volume: ArchiveSegment) -> None:
         """Put a volume, whose files are durable, at the chain's end. Raises ArchiveConflictError if the chain doesn't
         end where it begins, RelayError if it is of another cluster.
         """
@@ -51,7 +51,7 @@ class Archive(Chain):
             self._check_follows(last, volume)
         begins = False
 
-        def add(day: Day) -> Day:
+        def add(day: CatalogueDay) -> CatalogueDay:
             nonlocal begins
             begins = not day.volumes
             if begins:
@@ -61,13 +61,13 @@ class Archive(Chain):
 
         self.catalogue.change(volume.day, add)
         if begins and not self._is_in_place(volume, has_one_before=last is not None):
-            self.catalogue.change(volume.day, lambda day: day.changed(volumes=_but(day.volumes, volume)))
+            self.catalogue.change(volume.day, lambda day: day.changed(volumes=_without_one(day.volumes, volume)))
             raise ArchiveConflictError(
                 f"{self.url}: the volume that begins at {volume.lo} came in between others: another process has"
                 " archived meanwhile"
             )
 
-    def _check_follows(self, last: Volume, volume: Volume) -> None:
+    def _check_follows(self, last: ArchiveSegment, volume: ArchiveSegment) -> None:
         if last.cluster_id != volume.cluster_id:
             raise RelayError(
                 f"{self.url}: the archive is of cluster {last.cluster_id}, and the volume that begins at {volume.lo} of"
@@ -80,7 +80,7 @@ class Archive(Chain):
                 " process has archived meanwhile"
             )
 
-    def _is_in_place(self, volume: Volume, *, has_one_before: bool) -> bool:
+    def _is_in_place(self, volume: ArchiveSegment, *, has_one_before: bool) -> bool:
         """Whether a volume that is the first of its day fits between those around it. Who begins a day has nobody to
         compare with: two may begin an archive at once on different days, and one may have stood still for so long that
         its day, and the end of the chain that it saw, have been removed since.
@@ -92,16 +92,16 @@ class Archive(Chain):
         follows = before.volumes[-1].hi == volume.lo if before is not None else not has_one_before
         return follows and (after is None or after.volumes[0].lo == self.catalogue.load(volume.day).volumes[-1].hi)
 
-    def _first_with_volumes(self, names: Iterable[str]) -> Day | None:
+    def _first_with_volumes(self, names: Iterable[str]) -> CatalogueDay | None:
         return next((day for day in map(self.catalogue.load, names) if day.volumes), None)
 
-    def begin_compaction(self, day: str, token: str) -> Day:
+    def begin_compaction(self, day: str, token: str) -> CatalogueDay:
         """From now on `replace` takes volumes of that day only with that token; what the day holds. Whoever compacted
         before can't finish it.
         """
         return self.catalogue.change(day, lambda found: found.changed(compacting=token))
 
-    def replace(self, old: Sequence[Volume], new: Volume) -> None:
+    def replace(self, old: Sequence[ArchiveSegment], new: ArchiveSegment) -> None:
         """Put `new`, whose files are durable and whose token has begun the compaction of that day, in the place of
         `old` volumes, which are neighbours and cover the same range. Their files stay until `sweep`. Raises
         ArchiveConflictError, ValueError if the ranges differ.
@@ -112,10 +112,10 @@ class Archive(Chain):
         last = self.last()
         now = max(_now_ms(), tso.physical_ms(last.hi) if last is not None else 0)
         gone = tuple(
-            OldFile(file.path, file.bytes, now) for volume in old for file in volume.files if file.path not in kept
+            ReplacedFile(file.path, file.bytes, now) for volume in old for file in volume.files if file.path not in kept
         )
 
-        def swap(day: Day) -> Day:
+        def swap(day: CatalogueDay) -> CatalogueDay:
             at = day.volumes.index(old[0]) if old[0] in day.volumes else len(day.volumes)
             if day.compacting != new.token or day.volumes[at : at + len(old)] != tuple(old):
                 raise ArchiveConflictError(
@@ -126,12 +126,12 @@ class Archive(Chain):
 
         self.catalogue.change(new.day, swap)
 
-    def remove(self, before_ts: int) -> list[Volume]:
+    def remove(self, before_ts: int) -> list[ArchiveSegment]:
         """Remove the volumes with hi <= before_ts from the catalogue, oldest first, never the newest one; their files
         go with the next `sweep`. What was removed. The caller makes sure that nobody needs them.
         """
         last = self.last()
-        removed: list[Volume] = []
+        removed: list[ArchiveSegment] = []
         for name in self.catalogue.days():
             day = self.catalogue.load(name)
             gone = tuple(volume for volume in day.volumes if volume.hi <= before_ts and volume != last)
@@ -153,7 +153,7 @@ class Archive(Chain):
         """
         last = self.last()
         now = min(_now_ms(), tso.physical_ms(last.hi)) if last is not None else 0
-        before = now - grace_ms if grace_ms else _EVER_MS
+        before = now - grace_ms if grace_ms else _MAX_MS
         if read_since_ms is not None:
             before = min(before, read_since_ms - 1)
         return sum(self._sweep_day(name, before) for name in self.catalogue.days())
@@ -172,17 +172,17 @@ class Archive(Chain):
         return len(gone)
 
 
-_EVER_MS = 1 << 62
+_MAX_MS = 1 << 62
 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _without(day: Day, gone: tuple[Volume, ...]) -> Day:
-    old = tuple(OldFile(file.path, file.bytes, 0) for volume in gone for file in volume.files)
+def _without(day: CatalogueDay, gone: tuple[ArchiveSegment, ...]) -> CatalogueDay:
+    old = tuple(ReplacedFile(file.path, file.bytes, 0) for volume in gone for file in volume.files)
     return day.changed(volumes=tuple(volume for volume in day.volumes if volume not in gone), old=(*day.old, *old))
 
 
-def _but(volumes: tuple[Volume, ...], one: Volume) -> tuple[Volume, ...]:
+def _without_one(volumes: tuple[ArchiveSegment, ...], one: ArchiveSegment) -> tuple[ArchiveSegment, ...]:
     return tuple(volume for volume in volumes if volume != one)

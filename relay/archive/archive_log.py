@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from relay.archive.catalogue import RememberedCatalogue
-from relay.archive.chain import Chain
-from relay.archive.index import Index, Indexes
-from relay.archive.volume import Volume
-from relay.decisions import Decisions
-from relay.errors import RelayCorruptError
-from relay.part import read_parts
-from relay.storage import Storage, open_storage
-from relay.window import Window
+from sluice.relay.archive.catalogue import CachedCatalogue
+from sluice.relay.archive.chain import Chain
+from sluice.relay.archive.index import SegmentIndex, SegmentIndexCache
+from sluice.relay.archive.segment import ArchiveSegment
+from sluice.relay.errors import RelayCorruptError
+from sluice.relay.overrides import Overrides
+from sluice.relay.part import read_parts
+from sluice.relay.storage import Storage, open_storage
+from sluice.relay.window import WindowRecord
 
 __all__ = ["ArchiveLog"]
 
@@ -27,20 +27,24 @@ class ArchiveLog:
     that it has seen it looks for more.
     """
 
-    def __init__(self, storage: Storage, tables: Iterable[int] | None = None, indexes: Indexes | None = None) -> None:
+    def __init__(
+        self, storage: Storage, tables: Iterable[int] | None = None, indexes: SegmentIndexCache | None = None
+    ) -> None:
         """`tables`: ids; windows come with the row groups that hold changes of them only, and `changes` counts these. A
         row group may hold small tables beside them, and DDL comes whole. None: everything. `indexes`: to be shared.
         """
         self._storage = storage
-        self._catalogue = RememberedCatalogue(storage)
+        self._catalogue = CachedCatalogue(storage)
         self._chain = Chain(storage, self._catalogue)
         self._tables = None if tables is None else frozenset(tables)
-        self._indexes = indexes or Indexes()
+        self._indexes = indexes or SegmentIndexCache()
         self.pipeline = ""
         """Whose decisions count, see `Chain.decisions_of`."""
 
     @classmethod
-    def open(cls, url: str, tables: Iterable[int] | None = None, indexes: Indexes | None = None) -> ArchiveLog:
+    def open(
+        cls, url: str, tables: Iterable[int] | None = None, indexes: SegmentIndexCache | None = None
+    ) -> ArchiveLog:
         """Of the archive at `url`. Raises RelayError."""
         return cls(open_storage(url), tables, indexes)
 
@@ -53,9 +57,9 @@ class ArchiveLog:
         return self._storage
 
     @property
-    def decisions(self) -> Decisions:
+    def decisions(self) -> Overrides:
         """As they were carried over with the windows."""
-        return self._chain.decisions_of(self.pipeline)
+        return self._chain.overrides_of(self.pipeline)
 
     def for_tables(self, tables: Iterable[int] | None) -> ArchiveLog:
         """The same log with these tables only (ids)."""
@@ -63,13 +67,13 @@ class ArchiveLog:
         log.pipeline = self.pipeline
         return log
 
-    def first(self) -> Window | None:
+    def first(self) -> WindowRecord | None:
         """The oldest window, None if the archive is empty. Raises RelayCorruptError."""
         return self.find(0)
 
-    def last(self) -> Window | None:
+    def last(self) -> WindowRecord | None:
         """The newest window, None if the archive is empty. Raises RelayCorruptError."""
-        self._catalogue.renew()
+        self._catalogue.refresh()
         volume = self._chain.last()
         if volume is None:
             return None
@@ -80,42 +84,42 @@ class ArchiveLog:
         """After which TSO it begins, and through which it goes, as the catalogue has it; None if it is empty. Raises
         RelayCorruptError.
         """
-        self._catalogue.renew()
+        self._catalogue.refresh()
         first, last = self._chain.first(), self._chain.last()
         return None if first is None or last is None else (first.lo, last.hi)
 
-    def next(self, lo: int) -> Window | None:
+    def next(self, lo: int) -> WindowRecord | None:
         """The window that begins at lo; None if none does. Raises RelayCorruptError, RelayGapError."""
         found = self.find(lo)
         return found if found is not None and found.lo == lo else None
 
-    def find(self, ts: int) -> Window | None:
+    def find(self, ts: int) -> WindowRecord | None:
         """The first window with hi > ts. Its lo is greater than ts if the archive begins behind it: check it. Raises
         RelayCorruptError, RelayGapError.
         """
         volume = self._chain.find(ts)
         if volume is None:
-            self._catalogue.renew()
+            self._catalogue.refresh()
             volume = self._chain.find(ts)
         if volume is None:
             return None
         try:
             index = self._index(volume)
         except RelayCorruptError:  # replaced so long ago that its files are gone, if it was
-            self._catalogue.forget_seen()
+            self._catalogue.clear()
             again = self._chain.find(ts)
             if again is None or again.index == volume.index:
                 raise
             index = self._index(again)
         return index.window(index.number_of(ts), self._tables)
 
-    def windows(self, from_ts: int, to_ts: int | None = None) -> Iterator[Window]:
+    def windows(self, from_ts: int, to_ts: int | None = None) -> Iterator[WindowRecord]:
         """The windows that hold commits in (from_ts, to_ts], in order, from the first there is; without to_ts, all that
         there are when the first is asked for. Raises RelayGapError where the chain is broken, RelayCorruptError.
         """
         volumes = self._between(from_ts, to_ts)
         if not volumes or to_ts is None or volumes[-1].hi < to_ts:
-            self._catalogue.renew()
+            self._catalogue.refresh()
             volumes = self._between(from_ts, to_ts)
         for volume in volumes:
             index = self._index(volume)
@@ -123,11 +127,11 @@ class ArchiveLog:
                 if hi > from_ts and (to_ts is None or lo < to_ts):
                     yield index.window(number, self._tables)
 
-    def backwards(self, through_ts: int, after_ts: int = 0) -> Iterator[Window]:
+    def backwards(self, through_ts: int, after_ts: int = 0) -> Iterator[WindowRecord]:
         """The windows that hold commits in (after_ts, through_ts], the newest first. Raises RelayGapError,
         RelayCorruptError.
         """
-        self._catalogue.renew()
+        self._catalogue.refresh()
         for volume in self._chain.backwards(through_ts):
             if volume.hi <= after_ts:
                 return
@@ -137,7 +141,7 @@ class ArchiveLog:
                 if hi > after_ts and lo < through_ts:
                     yield index.window(number, self._tables)
 
-    def only(self, window: Window, tables: Iterable[int]) -> Window:
+    def only(self, window: WindowRecord, tables: Iterable[int]) -> WindowRecord:
         """A window of this log with the row groups that hold changes of these tables (ids). Raises RelayCorruptError,
         RelayGapError.
         """
@@ -147,11 +151,11 @@ class ArchiveLog:
         index = self._index(volume)
         return index.window(index.number_of(window.lo), frozenset(tables))
 
-    def read(self, windows: Iterable[Window]) -> pa.Table:
+    def read(self, windows: Iterable[WindowRecord]) -> pa.Table:
         """The changes of windows in PART_SCHEMA by (commit_ts, position). Raises RelayCorruptError."""
         return read_parts(self._storage, [part for window in windows for part in window.parts])
 
-    def _between(self, from_ts: int, to_ts: int | None) -> list[Volume]:
+    def _between(self, from_ts: int, to_ts: int | None) -> list[ArchiveSegment]:
         found = []
         for volume in self._chain.chain(from_ts):
             if to_ts is not None and volume.lo >= to_ts:
@@ -159,5 +163,5 @@ class ArchiveLog:
             found.append(volume)
         return found
 
-    def _index(self, volume: Volume) -> Index:
+    def _index(self, volume: ArchiveSegment) -> SegmentIndex:
         return self._indexes.of(self._storage, volume.index)

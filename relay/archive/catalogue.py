@@ -1,7 +1,8 @@
 """The catalogue of an archive: a document for each UTC day on which volumes begin.
 
-`days/<YYYY-MM-DD>/<number>.json`; the newest number counts, and is created exclusively (`relay.numbered`), so of two
-processes that change a day one begins anew. A document is a sealed JSON object (`relay.sealed`):
+`days/<YYYY-MM-DD>/<number>.json`; the newest number counts, and is created exclusively
+(`sluice.relay.versioned_document`), so of two processes that change a day one begins anew. A document is a sealed JSON
+object (`sluice.relay.checksummed`):
 
     {"format": 1, "day", "token": of this change,
      "follows": where the volume before the day's first one ends (TSO), null if the archive begins here,
@@ -21,26 +22,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from relay.archive.volume import Volume, as_json, checked
-from relay.numbered import Form, Numbered
-from relay.sealed import seal, unseal
-from relay.storage import Storage
+from sluice.relay.archive.segment import ArchiveSegment, checked_fields, to_json_fields
+from sluice.relay.checksummed import decode_checksummed, encode_checksummed
+from sluice.relay.storage import Storage
+from sluice.relay.versioned_document import DocumentFormat, VersionedDocument
 
-__all__ = ["Catalogue", "Day", "OldFile", "RememberedCatalogue"]
+__all__ = ["CachedCatalogue", "Catalogue", "CatalogueDay", "ReplacedFile"]
 
 _FORMAT = 1
 _FOLDER = "days"
 _NAME = re.compile(r"\d{4}-\d{2}-\d{2}\Z")
-_KEPT = 4
-_DAY: dict[str, type | tuple[type, ...]] = {
+_MAX_VERSIONS = 4
+_DAY_FIELDS: dict[str, type | tuple[type, ...]] = {
     "day": str, "token": str, "follows": (int, type(None)), "volumes": list, "compacting": str,
     "old": list,
 }  # fmt: skip
-_OLD: dict[str, type | tuple[type, ...]] = {"path": str, "bytes": int, "since_ms": int}
+_REPLACED_FIELDS: dict[str, type | tuple[type, ...]] = {"path": str, "bytes": int, "since_ms": int}
 
 
 @dataclass(frozen=True, slots=True)
-class OldFile:
+class ReplacedFile:
     """A file that has been replaced at `since_ms` (Unix ms); who began to read before may read it still."""
 
     path: str
@@ -49,40 +50,40 @@ class OldFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Day:
+class CatalogueDay:
     """What the catalogue has of a day."""
 
     day: str
     token: str = ""
     follows: int | None = None
-    volumes: tuple[Volume, ...] = ()
+    volumes: tuple[ArchiveSegment, ...] = ()
     compacting: str = ""
-    old: tuple[OldFile, ...] = ()
+    old: tuple[ReplacedFile, ...] = ()
 
-    def changed(self, **fields: Any) -> Day:
+    def changed(self, **fields: Any) -> CatalogueDay:
         """With other fields, under a token of its own."""
         return replace(self, token=secrets.token_hex(8), **fields)
 
     def to_bytes(self) -> bytes:
         """The document."""
-        return seal(
+        return encode_checksummed(
             {
                 "format": _FORMAT,
-                **as_json(self),
+                **to_json_fields(self),
                 "volumes": [volume.to_json() for volume in self.volumes],
-                "old": [as_json(file) for file in self.old],
+                "old": [to_json_fields(file) for file in self.old],
             }
         )
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Day:
+    def from_bytes(cls, data: bytes) -> CatalogueDay:
         """The inverse of `to_bytes`. Strict: raises ValueError."""
-        raw = checked("a day of the catalogue", unseal(data, _FORMAT), _DAY)
-        volumes = tuple(Volume.from_json(volume) for volume in raw["volumes"])
+        raw = checked_fields("a day of the catalogue", decode_checksummed(data, _FORMAT), _DAY_FIELDS)
+        volumes = tuple(ArchiveSegment.from_json(volume) for volume in raw["volumes"])
         for before, volume in itertools.pairwise(volumes):
             if before.hi != volume.lo:
                 raise ValueError(f"a volume ends at {before.hi}, and the next one begins at {volume.lo}")
-        old = tuple(OldFile(**checked("an old file", file, _OLD)) for file in raw["old"])
+        old = tuple(ReplacedFile(**checked_fields("an old file", file, _REPLACED_FIELDS)) for file in raw["old"])
         return cls(**raw | {"volumes": volumes, "old": old})
 
 
@@ -96,7 +97,7 @@ class Catalogue:
         """Those that have a folder, ascending; one may hold nothing."""
         return [name for name in self._storage.names(_FOLDER) if _NAME.match(name)]
 
-    def load(self, day: str) -> Day:
+    def load(self, day: str) -> CatalogueDay:
         """What there is of a day. Raises RelayCorruptError."""
         return self._document(day).load()
 
@@ -104,7 +105,7 @@ class Catalogue:
         """What there is of a day as its file says it, None if nothing is."""
         return self._document(day).text()[1]
 
-    def change(self, day: str, change: Callable[[Day], Day]) -> Day:
+    def change(self, day: str, change: Callable[[CatalogueDay], CatalogueDay]) -> CatalogueDay:
         """Put what `change` makes of a day in its place, by compare-and-set: it may be called several times."""
         return self._document(day).change(change)
 
@@ -115,16 +116,18 @@ class Catalogue:
             self._storage.remove(f"{folder}/{name}")
         self._storage.remove_empty_directory(folder)
 
-    def _document(self, day: str) -> Numbered[Day]:
+    def _document(self, day: str) -> VersionedDocument[CatalogueDay]:
         way_out = (
             "restore the file from a copy; or remove it, if a file with a smaller number is beside it: what that says"
             " is what was before the last change, and the archive goes on from there"
         )
-        form = Form(text=Day.to_bytes, parse=_parser(day), first=lambda: Day(day), way_out=way_out)
-        return Numbered(self._storage, path_of(day), form, kept=_KEPT)
+        form = DocumentFormat(
+            text=CatalogueDay.to_bytes, parse=_parser(day), first=lambda: CatalogueDay(day), way_out=way_out
+        )
+        return VersionedDocument(self._storage, path_of(day), form, kept=_MAX_VERSIONS)
 
 
-class RememberedCatalogue(Catalogue):
+class CachedCatalogue(Catalogue):
     """A catalogue of which a reader keeps what it has seen: each day as it was when first looked at, without the lake's
     files.
     """
@@ -132,35 +135,35 @@ class RememberedCatalogue(Catalogue):
     def __init__(self, storage: Storage) -> None:
         super().__init__(storage)
         self._names: list[str] | None = None
-        self._seen: dict[str, Day] = {}
+        self._cached: dict[str, CatalogueDay] = {}
 
     def days(self) -> list[str]:
         if self._names is None:
             self._names = super().days()
         return self._names
 
-    def load(self, day: str) -> Day:
-        if day not in self._seen:
+    def load(self, day: str) -> CatalogueDay:
+        if day not in self._cached:
             found = super().load(day)
             volumes = tuple(replace(volume, lake=()) for volume in found.volumes)
-            self._seen[day] = replace(found, volumes=volumes, old=())
-        return self._seen[day]
+            self._cached[day] = replace(found, volumes=volumes, old=())
+        return self._cached[day]
 
-    def renew(self) -> None:
+    def refresh(self) -> None:
         """See what has been appended: the newest day that was seen, and those behind it."""
         self._names = None
-        if self._seen:
-            del self._seen[max(self._seen)]
+        if self._cached:
+            del self._cached[max(self._cached)]
 
-    def forget_seen(self) -> None:
+    def clear(self) -> None:
         """See everything as it is now."""
         self._names = None
-        self._seen = {}
+        self._cached = {}
 
 
-def _parser(day: str) -> Callable[[bytes], Day]:
-    def parse(data: bytes) -> Day:
-        found = Day.from_bytes(data)
+def _parser(day: str) -> Callable[[bytes], CatalogueDay]:
+    def parse(data: bytes) -> CatalogueDay:
+        found = CatalogueDay.from_bytes(data)
         if found.day != day:
             raise ValueError(f"it is about {found.day}")
         return found

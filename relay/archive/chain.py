@@ -5,12 +5,12 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator
 
-from relay.archive.catalogue import Catalogue, Day, path_of
-from relay.archive.volume import Volume, day_of
-from relay.decisions import Decisions
-from relay.errors import RelayGapError
-from relay.places import FOLDER, Folder
-from relay.storage import Storage
+from sluice.relay.archive.catalogue import Catalogue, CatalogueDay, path_of
+from sluice.relay.archive.segment import ArchiveSegment, day_of
+from sluice.relay.errors import RelayGapError
+from sluice.relay.overrides import Overrides
+from sluice.relay.pipeline_folders import FOLDER, SubStorage
+from sluice.relay.storage import Storage
 
 __all__ = ["Chain"]
 
@@ -22,21 +22,21 @@ class Chain:
         self.storage = storage
         self.catalogue = catalogue or Catalogue(storage)
 
-    def decisions_of(self, pipeline: str = "") -> Decisions:
+    def overrides_of(self, pipeline: str = "") -> Overrides:
         """What operators decided about transactions and DDL inside, for one of the pipelines that share the archive; ""
-        is the one that has no name in the relay log (`relay.places`).
+        is the one that has no name in the relay log (`sluice.relay.pipeline_folders`).
         """
-        return Decisions(Folder(self.storage, f"{FOLDER}/{pipeline}") if pipeline else self.storage)
+        return Overrides(SubStorage(self.storage, f"{FOLDER}/{pipeline}") if pipeline else self.storage)
 
     @property
     def url(self) -> str:
         return self.storage.url
 
-    def first(self) -> Volume | None:
+    def first(self) -> ArchiveSegment | None:
         """The oldest volume, None if there is none. Raises RelayCorruptError."""
         return next((day.volumes[0] for day in self._days(0)), None)
 
-    def last(self) -> Volume | None:
+    def last(self) -> ArchiveSegment | None:
         """The newest volume, None if there is none. Raises RelayCorruptError."""
         for name in reversed(self.catalogue.days()):
             day = self.catalogue.load(name)
@@ -44,7 +44,7 @@ class Chain:
                 return day.volumes[-1]
         return None
 
-    def volumes(self, from_ts: int | None = None, to_ts: int | None = None) -> Iterator[Volume]:
+    def volumes(self, from_ts: int | None = None, to_ts: int | None = None) -> Iterator[ArchiveSegment]:
         """The volumes that hold commits in (from_ts, to_ts], in order; None: from the first, through the last.
 
         It ends with the last volume there is, which may end before `to_ts`. Raises RelayGapError where the chain is
@@ -59,20 +59,20 @@ class Chain:
                 f"{self.url}: the archive begins at {first.lo}, what was committed after {from_ts} isn't in it",
                 way_out="ask for a later moment, or restore what was removed from a copy",
             )
-        volume: Volume | None = first
+        volume: ArchiveSegment | None = first
         while volume is not None and (to_ts is None or volume.lo < to_ts):
             yield volume
             volume = next(following, None)
 
-    def find(self, ts: int) -> Volume | None:
+    def find(self, ts: int) -> ArchiveSegment | None:
         """The first volume with hi > ts, None if there is none. Its lo is greater than ts if the archive begins behind
         it. Raises RelayCorruptError.
         """
         return next(self.chain(ts), None)
 
-    def chain(self, ts: int) -> Iterator[Volume]:
+    def chain(self, ts: int) -> Iterator[ArchiveSegment]:
         """The volumes with hi > ts, in order. Raises RelayGapError, RelayCorruptError."""
-        before: Volume | None = None
+        before: ArchiveSegment | None = None
         for day in self._days(ts):
             for volume in day.volumes:
                 if before is not None and before.hi != volume.lo:
@@ -81,9 +81,9 @@ class Chain:
                 if volume.hi > ts:
                     yield volume
 
-    def backwards(self, ts: int) -> Iterator[Volume]:
+    def backwards(self, ts: int) -> Iterator[ArchiveSegment]:
         """The volumes with lo < ts, the newest first. Raises RelayGapError, RelayCorruptError."""
-        later: Volume | None = None
+        later: ArchiveSegment | None = None
         names = self.catalogue.days()
         for name in reversed(names[: bisect.bisect_right(names, day_of(ts))]):
             for volume in reversed(self.catalogue.load(name).volumes):
@@ -106,7 +106,7 @@ class Chain:
             " the moments in them"
         )
 
-    def _days(self, ts: int) -> Iterator[Day]:
+    def _days(self, ts: int) -> Iterator[CatalogueDay]:
         """The days that have volumes, from the one in which ts is."""
         names = self.catalogue.days()
         at = max(bisect.bisect_right(names, day_of(ts)) - 1, 0)
@@ -120,7 +120,7 @@ class Chain:
             if day.volumes:
                 yield day
 
-    def _gap(self, before: Volume, volume: Volume) -> RelayGapError:
+    def _gap(self, before: ArchiveSegment, volume: ArchiveSegment) -> RelayGapError:
         return RelayGapError(
             f"{self.url}: no volume begins at {before.hi}, where the one of {path_of(before.day)} ends, but in"
             f" {path_of(volume.day)} one begins at {volume.lo}",

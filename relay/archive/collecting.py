@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from relay.archive.archive import Archive
-from relay.archive.holds import DEAD_AFTER_MS, Hold, Holds
-from upstream import tso
+from sluice.relay.archive.archive import Archive
+from sluice.relay.archive.pins import DEAD_AFTER_MS, Pin, Pins
+from sluice.tidb import tso
 
-__all__ = ["GRACE_MS", "collect", "living_holds"]
+__all__ = ["GRACE_MS", "active_pins", "remove_unreferenced"]
 
 log = logging.getLogger("sluice.archive")
 
@@ -21,24 +21,22 @@ GRACE_MS = 6 * 3_600_000
 """People read the lake's folders without a hold: a query that has listed them has hours to end."""
 
 
-def collect(archive: Archive, is_over: Callable[[str], bool]) -> int:
+def remove_unreferenced(archive: Archive, is_over: Callable[[str], bool]) -> int:
     """Remove the files that no volume has, and no reader needs; return how many. `is_over`: whether a job is. Raises
     RelayCorruptError, OSError.
     """
     last = archive.last()
-    living = living_holds(archive, is_over, last.hi if last is not None else 0)
+    living = active_pins(archive, is_over, last.hi if last is not None else 0)
     read_since_ms = min((tso.physical_ms(hold.archive_ts) for hold in living.values()), default=None)
     return archive.sweep(GRACE_MS, read_since_ms)
 
 
-def living_holds(
-    archive: Archive, is_over: Callable[[str], bool], now_ts: int, *, bury: bool = False
-) -> dict[str, Hold]:
+def active_pins(archive: Archive, is_over: Callable[[str], bool], now_ts: int, *, bury: bool = False) -> dict[str, Pin]:
     """Who reads the archive now: holds of jobs that aren't over, and others that were noted within two days before
     `now_ts`, the archive's end (TSO). `bury`: take the rest away. Raises RelayCorruptError, OSError.
     """
-    holds = Holds(archive.storage)
-    living: dict[str, Hold] = {}
+    holds = Pins(archive.storage)
+    living: dict[str, Pin] = {}
     for name, hold in holds.all().items():
         dead = is_over(hold.job) if hold.job else now_ts - hold.archive_ts > tso.span(DEAD_AFTER_MS)
         if not dead:

@@ -1,8 +1,8 @@
-"""What can go wrong with the archive, beside what can go wrong with any log of windows (`relay.errors`)."""
+"""What can go wrong with the archive, beside what can go wrong with any log of windows (`sluice.relay.errors`)."""
 
 from __future__ import annotations
 
-from relay.errors import RelayError
+from sluice.relay.errors import RelayError
 
 
 class ArchiveConflictError(RelayError):

@@ -3,7 +3,7 @@
 A `.windows` file is the length of a text (8 bytes, little-endian) and the text as zstd. Its first line is `{"format",
 "lo", "hi", "cluster_id", "log", "footer_crc32c", "windows", "crc32c"}`, where the last is the CRC-32C of all lines that
 follow. These are two a window: its record, as the relay log has it, without parts, and `[smallest commit_ts, largest,
-[band, …]]`, a band being `[[number, rows, bytes, [table ids]], …]` of its row groups: see `relay.row_groups`.
+[band, …]]`, a band being `[[number, rows, bytes, [table ids]], …]` of its row groups: see `sluice.relay.row_groups`.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from typing import Any, overload
 import google_crc32c
 import pyarrow as pa
 
-from relay.archive.volume import ArchiveFile, checked
-from relay.errors import RelayCorruptError
-from relay.format_version import NewerFormatError, newer
-from relay.part import Part
-from relay.row_groups import Band, RowGroup, selection
-from relay.storage import Storage
-from relay.window import Window
+from sluice.relay.archive.segment import ArchiveFile, checked_fields
+from sluice.relay.errors import RelayCorruptError
+from sluice.relay.format_version import NewerFormatError, newer_format_error
+from sluice.relay.part import Part
+from sluice.relay.row_groups import Band, RowGroup, selection
+from sluice.relay.storage import Storage
+from sluice.relay.window import WindowRecord
 
-__all__ = ["Index", "IndexedWindow", "Indexes", "read_index", "write_index"]
+__all__ = ["IndexedWindow", "SegmentIndex", "SegmentIndexCache", "read_index", "write_index"]
 
 _FORMAT = 1
 _LEVEL = 9
 _CODEC = "zstd"
-_HEADER: dict[str, type | tuple[type, ...]] = {
+_HEADER_FIELDS: dict[str, type | tuple[type, ...]] = {
     "format": int, "lo": int, "hi": int, "cluster_id": int, "log": (str, type(None)), "footer_crc32c": int,
     "windows": int, "crc32c": int,
 }  # fmt: skip
 _LENGTH_BYTES = 8
 _BOUNDS = re.compile(rb'\{"format":\d+,"lo":(\d+),"hi":(\d+),')
-_KEPT = 4
+_MAX_CACHED = 4
 
 
 @dataclass(frozen=True, slots=True)
 class IndexedWindow:
     """A window without its part, and the bands that hold its changes."""
 
-    window: Window
+    window: WindowRecord
     bands: tuple[Band, ...]
     min_commit_ts: int = 0
     max_commit_ts: int = 0
@@ -61,10 +61,10 @@ class IndexedWindow:
         """The inverse of `to_lines`. Raises ValueError."""
         low, high, raw = json.loads(place)
         bands = tuple(tuple(RowGroup(n, rows, size, tuple(ids)) for n, rows, size, ids in band) for band in raw)
-        return cls(Window.from_json(record), bands, low, high)
+        return cls(WindowRecord.from_json(record), bands, low, high)
 
 
-class _Lines(Sequence[IndexedWindow]):
+class _IndexLines(Sequence[IndexedWindow]):
     """The windows of an index whose checksum is right, each parsed when it is looked at: of tens of thousands a reader
     looks at a few, or at one after the other.
     """
@@ -98,7 +98,7 @@ class _Lines(Sequence[IndexedWindow]):
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class SegmentIndex:
     """All windows of a volume, ascending, without a gap."""
 
     lo: int
@@ -112,7 +112,7 @@ class Index:
     @property
     def bounds(self) -> Sequence[tuple[int, int]]:
         """`lo` and `hi` of each window."""
-        if isinstance(self.windows, _Lines):
+        if isinstance(self.windows, _IndexLines):
             return self.windows.bounds
         return [(entry.window.lo, entry.window.hi) for entry in self.windows]
 
@@ -120,7 +120,7 @@ class Index:
         """Of the first window with hi > ts; how many there are if none has."""
         return bisect.bisect_right(self.bounds, ts, key=lambda ends: ends[1])
 
-    def window(self, number: int, tables: frozenset[int] | None = None) -> Window:
+    def window(self, number: int, tables: frozenset[int] | None = None) -> WindowRecord:
         """The window with its part, which holds the row groups with `tables` (ids), None for all of them."""
         found = self.windows[number]
         bands = [
@@ -164,20 +164,20 @@ class Index:
         return len(text).to_bytes(_LENGTH_BYTES, "little") + packed
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Index:
+    def from_bytes(cls, data: bytes) -> SegmentIndex:
         """The inverse of `to_bytes`. Strict: raises ValueError."""
         lines = _unpacked(data).split(b"\n")
         raw = json.loads(lines[0])
-        if isinstance(raw, dict) and (error := newer("the index", raw.get("format"), _FORMAT)):
+        if isinstance(raw, dict) and (error := newer_format_error("the index", raw.get("format"), _FORMAT)):
             raise error
-        header = checked("an index", raw, _HEADER)
+        header = checked_fields("an index", raw, _HEADER_FIELDS)
         if header.pop("format") != _FORMAT:
             raise ValueError(f"an index of a format that this version of Sluice doesn't read, it reads {_FORMAT}")
         if google_crc32c.value(b"\n".join(lines[1:])) != header.pop("crc32c"):
             raise ValueError("the checksum is wrong: it was damaged or edited")
         if len(lines) != 2 * header["windows"] + 2:
             raise ValueError(f"{len(lines)} lines for {header['windows']} windows")
-        index = cls(**header | {"windows": _Lines(lines[1:-1])})
+        index = cls(**header | {"windows": _IndexLines(lines[1:-1])})
         index.check()
         return index
 
@@ -203,7 +203,7 @@ def _unpacked(data: bytes) -> bytes:
     return text
 
 
-def write_index(storage: Storage, path: str, index: Index) -> ArchiveFile:
+def write_index(storage: Storage, path: str, index: SegmentIndex) -> ArchiveFile:
     """Write an index, durable on return. Raises FileExistsError, OSError."""
     data = index.to_bytes()
     with storage.new_file(path) as sink:
@@ -211,7 +211,7 @@ def write_index(storage: Storage, path: str, index: Index) -> ArchiveFile:
     return ArchiveFile(path, len(data), len(index.windows), google_crc32c.value(data))
 
 
-def read_index(storage: Storage, file: ArchiveFile) -> Index:
+def read_index(storage: Storage, file: ArchiveFile) -> SegmentIndex:
     """The index of a volume, checked. Raises RelayCorruptError."""
     where = f"archive index {storage.url}/{file.path}"
     way_out = "restore the file from a copy; a moment before it, or behind a later base, can be had without it"
@@ -226,23 +226,23 @@ def read_index(storage: Storage, file: ArchiveFile) -> Index:
             way_out=way_out,
         )
     try:
-        return Index.from_bytes(data)
+        return SegmentIndex.from_bytes(data)
     except NewerFormatError as error:
         raise error.at(where) from None
     except (ValueError, TypeError) as error:
         raise RelayCorruptError(f"{where}: {error}", way_out=way_out) from None
 
 
-class Indexes:
+class SegmentIndexCache:
     """Indexes that were read, some of them kept. They never change, and several threads may share them."""
 
-    def __init__(self, kept: int = _KEPT) -> None:
+    def __init__(self, kept: int = _MAX_CACHED) -> None:
         """`kept`: how many."""
-        self._kept = kept
+        self._max_cached = kept
         self._lock = threading.Lock()
-        self._found: dict[tuple[str, str], Index] = {}
+        self._found: dict[tuple[str, str], SegmentIndex] = {}
 
-    def of(self, storage: Storage, file: ArchiveFile) -> Index:
+    def of(self, storage: Storage, file: ArchiveFile) -> SegmentIndex:
         """The index in a file of an archive. Raises RelayCorruptError."""
         key = (storage.url, file.path)
         with self._lock:
@@ -254,6 +254,6 @@ class Indexes:
         found = read_index(storage, file)
         with self._lock:
             self._found[key] = found
-            while len(self._found) > self._kept:
+            while len(self._found) > self._max_cached:
                 del self._found[next(iter(self._found))]
         return found

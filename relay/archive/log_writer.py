@@ -10,26 +10,26 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from relay.archive.coalesce import Limits, joined, runs
-from relay.archive.index import Index, IndexedWindow, write_index
-from relay.archive.volume import ArchiveFile, LakeFile, Volume, as_json, day_of
-from relay.errors import RelayError, RelayGapError
-from relay.part import iter_parts
-from relay.part_schema import PART_SCHEMA
-from relay.row_groups import Band, LogFileWriter
-from relay.storage import Storage
-from relay.window import Window
+from sluice.relay.archive.index import IndexedWindow, SegmentIndex, write_index
+from sluice.relay.archive.segment import ArchiveFile, ArchiveSegment, LakeFile, day_of, to_json_fields
+from sluice.relay.archive.window_merging import MergeLimits, merge_groups, merge_windows
+from sluice.relay.errors import RelayError, RelayGapError
+from sluice.relay.part import iter_parts
+from sluice.relay.part_schema import PART_SCHEMA
+from sluice.relay.row_groups import Band, LogFileWriter
+from sluice.relay.storage import Storage
+from sluice.relay.window import WindowRecord
 
-__all__ = ["LogWritten", "Seen", "write_log"]
+__all__ = ["OnWindowRows", "WrittenLog", "write_log"]
 
 _TOKEN = re.compile(r"[A-Za-z0-9_.]+\Z")
 
-Seen = Callable[[Window, pa.RecordBatch], None]
+OnWindowRows = Callable[[WindowRecord, pa.RecordBatch], None]
 """Told of every batch of changes, in PART_SCHEMA, that is written, in order, with the window it came from."""
 
 
 @dataclass(frozen=True, slots=True)
-class LogWritten:
+class WrittenLog:
     """What has been written of the range `(lo, hi]`; all of a volume but its lake files."""
 
     lo: int
@@ -45,23 +45,23 @@ class LogWritten:
     index: ArchiveFile
     tables: Mapping[int, int] = field(default_factory=dict)
 
-    def volume(self, lake: Sequence[LakeFile] = (), binlog_bytes: int | None = None) -> Volume:
+    def volume(self, lake: Sequence[LakeFile] = (), binlog_bytes: int | None = None) -> ArchiveSegment:
         """The volume of it, to be put into the archive; `binlog_bytes`: if it isn't what has been read."""
-        fields = as_json(self)
+        fields = to_json_fields(self)
         if binlog_bytes is not None:
             fields["binlog_bytes"] = binlog_bytes
-        return Volume(**fields, archived_ms=time.time_ns() // 1_000_000, lake=tuple(lake))
+        return ArchiveSegment(**fields, archived_ms=time.time_ns() // 1_000_000, lake=tuple(lake))
 
 
 def write_log(  # noqa: PLR0913 what it works with
     source: Storage,
     archive: Storage,
-    windows: Sequence[Window],
+    windows: Sequence[WindowRecord],
     token: str,
     *,
-    limits: Limits | None = None,
-    seen: Seen | None = None,
-) -> LogWritten:
+    limits: MergeLimits | None = None,
+    seen: OnWindowRows | None = None,
+) -> WrittenLog:
     """Write the log file and the index of `windows`, a chain of at least one; both are durable on return, and nobody
     knows of them before `Archive.append`.
 
@@ -72,11 +72,13 @@ def write_log(  # noqa: PLR0913 what it works with
     _check_chain(windows, token)
     lo, hi = windows[0].lo, windows[-1].hi
     stem = f"log/{day_of(lo)}/{lo:020d}-{hi:020d}-{token}"
-    writing = _Writing(source, archive, f"{stem}.parquet", limits or Limits(), seen)
+    writing = _LogWrite(source, archive, f"{stem}.parquet", limits or MergeLimits(), seen)
     entries, log = writing.run(windows)
-    index = Index(lo, hi, windows[0].cluster_id, log.path if log else None, writing.footer_crc32c, tuple(entries))
+    index = SegmentIndex(
+        lo, hi, windows[0].cluster_id, log.path if log else None, writing.footer_crc32c, tuple(entries)
+    )
     index.check()
-    return LogWritten(
+    return WrittenLog(
         lo=lo,
         hi=hi,
         cluster_id=index.cluster_id,
@@ -92,7 +94,7 @@ def write_log(  # noqa: PLR0913 what it works with
     )
 
 
-def _check_chain(windows: Sequence[Window], token: str) -> None:
+def _check_chain(windows: Sequence[WindowRecord], token: str) -> None:
     if not windows or not _TOKEN.match(token):
         raise RelayError(
             f"{len(windows)} windows for the token {token!r}: at least one, and only letters, digits, . and _"
@@ -105,40 +107,40 @@ def _check_chain(windows: Sequence[Window], token: str) -> None:
 
 
 @dataclass(slots=True)
-class _Writing:
+class _LogWrite:
     """How the file is written; what is known of it then."""
 
     source: Storage
     archive: Storage
     path: str
-    limits: Limits
-    seen: Seen | None
+    limits: MergeLimits
+    seen: OnWindowRows | None
     tables: Mapping[int, int] = field(default_factory=dict)
     footer_crc32c: int = 0
 
-    def run(self, windows: Sequence[Window]) -> tuple[list[IndexedWindow], ArchiveFile | None]:
+    def run(self, windows: Sequence[WindowRecord]) -> tuple[list[IndexedWindow], ArchiveFile | None]:
         if not any(part.rows for window in windows for part in window.parts):
-            return [self._indexed(run, ()) for run in runs(windows, self.limits)], None
+            return [self._indexed(run, ()) for run in merge_groups(windows, self.limits)], None
         with self.archive.new_file(self.path) as sink:
             writer = LogFileWriter(sink)
-            entries = [self._indexed(run, self._bands(run, writer)) for run in runs(windows, self.limits)]
+            entries = [self._indexed(run, self._bands(run, writer)) for run in merge_groups(windows, self.limits)]
             writer.close()
         self.tables, self.footer_crc32c = writer.tables, writer.footer_crc32c
         return entries, ArchiveFile(self.path, writer.bytes, writer.rows, writer.crc32c)
 
-    def _indexed(self, run: Sequence[Window], bands: Sequence[Band]) -> IndexedWindow:
+    def _indexed(self, run: Sequence[WindowRecord], bands: Sequence[Band]) -> IndexedWindow:
         parts = [part for window in run for part in window.parts]
         return IndexedWindow(
-            joined(run),
+            merge_windows(run),
             tuple(bands),
             min((part.min_commit_ts for part in parts), default=0),
             max((part.max_commit_ts for part in parts), default=0),
         )
 
-    def _bands(self, run: Sequence[Window], writer: LogFileWriter) -> list[Band]:
+    def _bands(self, run: Sequence[WindowRecord], writer: LogFileWriter) -> list[Band]:
         return [writer.write_band(changes) for changes in self._stretches(run)]
 
-    def _stretches(self, run: Sequence[Window]) -> Iterator[pa.Table]:
+    def _stretches(self, run: Sequence[WindowRecord]) -> Iterator[pa.Table]:
         """The changes of the windows, in pieces of what a band holds."""
         held: list[pa.RecordBatch] = []
         rows = size = 0
@@ -151,7 +153,7 @@ class _Writing:
         if held:
             yield pa.Table.from_batches(held, PART_SCHEMA)
 
-    def _batches(self, run: Sequence[Window]) -> Iterator[pa.RecordBatch]:
+    def _batches(self, run: Sequence[WindowRecord]) -> Iterator[pa.RecordBatch]:
         for window in run:
             for batch in iter_parts(self.source, window.parts):
                 for piece in _pieces(batch, self.limits):
@@ -160,7 +162,7 @@ class _Writing:
                     yield piece
 
 
-def _pieces(batch: pa.RecordBatch, limits: Limits) -> Iterator[pa.RecordBatch]:
+def _pieces(batch: pa.RecordBatch, limits: MergeLimits) -> Iterator[pa.RecordBatch]:
     """A batch in pieces that aren't larger than the limits, but for single rows that are."""
     count = max(-(-batch.num_rows // limits.changes), -(-batch.nbytes // limits.bytes), 1)
     rows = max(1, -(-batch.num_rows // count))

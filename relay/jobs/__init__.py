@@ -1,31 +1,31 @@
 """Jobs: what takes long and what a person asks for, written down under the relay log's URL so that any process on any
 machine sees it, gives orders to who runs it, and goes on where another was killed.
 
-What a kind of job does is elsewhere (`etl.copy`); here is who may, how far it is, and what has become of it.
+What a kind of job does is elsewhere (`sluice.etl.copy`); here is who may, how far it is, and what has become of it.
 """
 
-from relay.jobs.errors import JobError, JobOverlapError, JobRunsError, LeaseLostError, NotDoneError
-from relay.jobs.history import (
+from sluice.relay.jobs.background import run_every, stop_on_orders
+from sluice.relay.jobs.errors import JobError, JobOverlapError, JobRunsError, LeaseLostError, NotDoneError
+from sluice.relay.jobs.jobs import RESUME, Job, Jobs, JobStatus
+from sluice.relay.jobs.lease import CANCEL, PAUSE, JobRun
+from sluice.relay.jobs.progress import JobCounts, JobProgress, TableProgress, WorkerProgress
+from sluice.relay.jobs.progress_log import log_progress
+from sluice.relay.jobs.runner import Runner
+from sluice.relay.jobs.spec import JobSpec, WriteScope
+from sluice.relay.jobs.state_log import (
     CANCELLED,
     CANCELLING,
     DONE,
     FAILED,
+    FINAL_STATES,
     INTERRUPTED,
-    OVER,
     PAUSED,
     PAUSING,
     PLANNED,
     RUNNING,
     STATES,
-    Entry,
+    StateEntry,
 )
-from relay.jobs.jobs import RESUME, Job, Jobs, JobStatus
-from relay.jobs.lease import CANCEL, PAUSE, Run
-from relay.jobs.meanwhile import meanwhile, stopping_on_orders
-from relay.jobs.progress import Done, JobProgress, Member, TableProgress
-from relay.jobs.runner import Runner
-from relay.jobs.saying import saying
-from relay.jobs.spec import JobSpec, Touches
 
 __all__ = [
     "CANCEL",
@@ -33,8 +33,8 @@ __all__ = [
     "CANCELLING",
     "DONE",
     "FAILED",
+    "FINAL_STATES",
     "INTERRUPTED",
-    "OVER",
     "PAUSE",
     "PAUSED",
     "PAUSING",
@@ -42,24 +42,24 @@ __all__ = [
     "RESUME",
     "RUNNING",
     "STATES",
-    "Done",
-    "Entry",
     "Job",
+    "JobCounts",
     "JobError",
     "JobOverlapError",
     "JobProgress",
+    "JobRun",
     "JobRunsError",
     "JobSpec",
     "JobStatus",
     "Jobs",
     "LeaseLostError",
-    "Member",
     "NotDoneError",
-    "Run",
     "Runner",
+    "StateEntry",
     "TableProgress",
-    "Touches",
-    "meanwhile",
-    "saying",
-    "stopping_on_orders",
+    "WorkerProgress",
+    "WriteScope",
+    "log_progress",
+    "run_every",
+    "stop_on_orders",
 ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from errors import RequestError, SluiceError
-from relay.errors import ClaimLostError, RelayError
+from sluice.errors import RequestError, SluiceError
+from sluice.relay.errors import ClaimLostError, RelayError
 
 
 class JobError(RequestError, RelayError):

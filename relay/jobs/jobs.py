@@ -19,25 +19,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from relay.errors import RelayCorruptError
-from relay.jobs.errors import JobError, JobOverlapError, JobRunsError, LeaseLostError
-from relay.jobs.history import (
+from sluice.relay.errors import RelayCorruptError
+from sluice.relay.jobs.errors import JobError, JobOverlapError, JobRunsError, LeaseLostError
+from sluice.relay.jobs.job_files import JobFiles
+from sluice.relay.jobs.lease import CANCEL, PAUSE, JobRun
+from sluice.relay.jobs.open_jobs import OpenJobs, open_register
+from sluice.relay.jobs.progress import JobProgress, WorkerProgress
+from sluice.relay.jobs.runner import Runner
+from sluice.relay.jobs.spec import JobSpec, WriteScope, abbreviate, format_ms, parse_spec
+from sluice.relay.jobs.state_log import (
+    ACTIVE_STATES,
     CANCELLING,
     DONE,
+    FINAL_STATES,
     INTERRUPTED,
-    OVER,
     PAUSING,
     RUNNING,
-    TAKEN,
-    Entry,
+    StateEntry,
 )
-from relay.jobs.lease import CANCEL, PAUSE, Run
-from relay.jobs.ledger import Ledger
-from relay.jobs.progress import JobProgress, Member
-from relay.jobs.register import OpenJobs, open_register
-from relay.jobs.runner import Runner
-from relay.jobs.spec import JobSpec, Touches, at, parse_spec, some
-from relay.storage import Storage
+from sluice.relay.storage import Storage
 
 __all__ = ["RESUME", "Job", "JobStatus", "Jobs"]
 
@@ -47,16 +47,16 @@ RESUME = "resume"
 _FRESH_MS = 10_000
 _BETWEEN_MS = 600_000
 """So long there may be between two tasks of a run."""
-_LOOK_S = 0.2
+_POLL_INTERVAL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """A job as people see it. `state` is one of `relay.jobs.STATES`; `entry` how it came there."""
+    """A job as people see it. `state` is one of `sluice.relay.jobs.STATES`; `entry` how it came there."""
 
     spec: JobSpec
     state: str
-    entry: Entry
+    entry: StateEntry
     progress: JobProgress
 
     def to_json(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class JobStatus:
         }
 
 
-class Place(Protocol):
+class PipelineRelay(Protocol):
     """A relay log as one of its pipelines sees it."""
 
     @property
@@ -95,7 +95,8 @@ class Jobs:
     """The jobs in a relay log's storage. Every method raises RelayCorruptError, OSError."""
 
     def __init__(self, storage: Storage, pipeline: str | None = None) -> None:
-        """`pipeline`: of several that read the relay log, the one whose jobs they are (`relay.places`); None: all.
+        """`pipeline`: of several that read the relay log, the one whose jobs they are
+        (`sluice.relay.pipeline_folders`); None: all.
         Whatever it is, jobs are kept apart by what they touch, and no two have the same id.
         """
         self._storage = storage
@@ -103,11 +104,11 @@ class Jobs:
         self._register = open_register(storage, self._former)
 
     @classmethod
-    def of(cls, relay: Place) -> Jobs:
+    def for_pipeline(cls, relay: PipelineRelay) -> Jobs:
         """Those of the pipeline as which a relay log is open."""
         return cls(relay.storage, relay.pipeline)
 
-    def create(self, kind: str, asked: Mapping[str, Any], touches: Touches, by: str) -> Job:
+    def create(self, kind: str, asked: Mapping[str, Any], touches: WriteScope, by: str) -> Job:
         """Durably write down that this is to be done: `asked` in the kind's own terms, `by` who asks. Raises
         JobOverlapError if a job that isn't over touches the same; of two who ask at a time one is refused.
         """
@@ -122,18 +123,18 @@ class Jobs:
         after = self._register.change(added)
         spec = next(spec for spec in after.open if spec.token == token)
         job = self._job(spec)
-        job.ledger.note_spec()
+        job.files.write_spec()
         return job
 
     def unfinished(self) -> list[Job]:
         """The jobs that aren't over, oldest first, also those that touch nothing."""
-        return [job for job in self._unfinished() if self._is_ours(job.spec)]
+        return [job for job in self._unfinished() if self._is_own(job.spec)]
 
     def _unfinished(self) -> list[Job]:
         found = (self._job(spec) for spec in self._register.load().open)
-        return [job for job in found if job.entry().state not in OVER]
+        return [job for job in found if job.entry().state not in FINAL_STATES]
 
-    def overlapping(self, touches: Touches) -> list[Job]:
+    def overlapping(self, touches: WriteScope) -> list[Job]:
         """The jobs that aren't over and touch the same, oldest first; whichever pipeline's they are."""
         return [job for job in self._unfinished() if job.spec.touches.shared(touches) != ()]
 
@@ -142,7 +143,7 @@ class Jobs:
         job = self.find(name)
         if job is None:
             raise JobError(f"there is no job {name} in {self._storage.url}")
-        if not self._is_ours(job.spec):
+        if not self._is_own(job.spec):
             owner = job.spec.pipeline
             raise JobError(
                 f"the job {name} is the pipeline {owner}'s"
@@ -152,7 +153,7 @@ class Jobs:
             )
         return job
 
-    def _is_ours(self, spec: JobSpec) -> bool:
+    def _is_own(self, spec: JobSpec) -> bool:
         return self._pipeline is None or spec.pipeline == self._pipeline
 
     def find(self, name: str) -> Job | None:
@@ -171,7 +172,7 @@ class Jobs:
     def is_over(self, name: str) -> bool:
         """Whether nothing more comes of the job with this id; so it is if there is none."""
         job = self.find(name)
-        return job is None or job.entry().state in OVER
+        return job is None or job.entry().state in FINAL_STATES
 
     def names(self) -> list[str]:
         """The ids of all of them, in no order; one may turn out to be none."""
@@ -179,28 +180,28 @@ class Jobs:
 
     def list(self) -> list[Job]:
         """All of them, oldest first."""
-        found = [job for name in self.names() if (job := self.find(name)) is not None and self._is_ours(job.spec)]
+        found = [job for name in self.names() if (job := self.find(name)) is not None and self._is_own(job.spec)]
         return sorted(found, key=lambda job: (job.spec.made_ms, job.id))
 
     def forget(self, name: str) -> None:
         """Remove what is written down about a job that is over. Raises JobError if it isn't, or if there is none."""
         job = self.get(name)
-        if job.entry().state not in OVER:
+        if job.entry().state not in FINAL_STATES:
             raise JobError(
                 f"the job {job.spec} is {job.status().state}, and isn't over", way_out=f"`sluice jobs cancel {name}`"
             )
         self._register.change(lambda jobs: jobs.without(name))
-        job.ledger.remove()
+        job.files.remove()
 
-    def _in_the_way(self, other: JobSpec, touches: Touches) -> bool:
+    def _in_the_way(self, other: JobSpec, touches: WriteScope) -> bool:
         """Whether a job of the list has nothing to be there for; raises JobOverlapError if it is in the way."""
         job = self._job(other)
-        if job.entry().state in OVER:
+        if job.entry().state in FINAL_STATES:
             return True
         shared = other.touches.shared(touches)
         if shared == ():
             return False
-        what = "the whole downstream" if shared is None else some(shared)
+        what = "the whole downstream" if shared is None else abbreviate(shared)
         raise JobOverlapError(
             f"{what} is touched by the job {other}, which is {job.status().state}",
             way_out=f"wait until it is over (`sluice jobs show {other.id}`), or `sluice jobs cancel {other.id}`",
@@ -220,29 +221,29 @@ class Jobs:
         return OpenJobs((spec,), {spec.kind: 1})
 
     def _job(self, spec: JobSpec) -> Job:
-        return Job(Ledger(self._storage, spec, self._register))
+        return Job(JobFiles(self._storage, spec, self._register))
 
 
 class Job:
     """One of them; `ledger` is where it is written down. Every method raises RelayCorruptError, OSError."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
+    def __init__(self, ledger: JobFiles) -> None:
+        self.files = ledger
 
     @property
     def id(self) -> str:
-        return self.ledger.id
+        return self.files.id
 
     @property
     def spec(self) -> JobSpec:
         """What was asked for."""
-        return self.ledger.spec
+        return self.files.spec
 
     def plan(self) -> dict[str, Any] | None:
         """The plan, None if none was kept yet."""
-        return self.ledger.plan()
+        return self.files.plan()
 
-    def kept_plan(self, kind: str) -> dict[str, Any]:
+    def plan_of_kind(self, kind: str) -> dict[str, Any]:
         """The plan of a job of that kind. Raises JobError if it is of another, or has none."""
         if self.spec.kind != kind:
             raise JobError(f"the job {self.id} is a {self.spec.kind}, no {kind}")
@@ -254,118 +255,118 @@ class Job:
             )
         return plan
 
-    def keep_plan(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+    def save_plan(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         """Keep the plan; the one that is kept, which is another process's if that was first."""
-        return self.ledger.keep_plan(plan)
+        return self.files.save_plan(plan)
 
-    def entry(self) -> Entry:
+    def entry(self) -> StateEntry:
         """What was last written down of its state."""
-        return self.ledger.history.load()
+        return self.files.history.load()
 
     def status(self) -> JobStatus:
         """How it stands, for people: whether its process lives is told by the machines' clocks where nothing better
         does.
         """
         entry = self.entry()
-        members = self.ledger.members(entry.run) if entry.state in TAKEN else []
-        dead = entry.state in TAKEN and entry.runner is not None and not _seem_alive(entry, members)
-        progress = self.ledger.progress(entry.run)
-        if dead or entry.state not in TAKEN:
+        members = self.files.members(entry.run) if entry.state in ACTIVE_STATES else []
+        dead = entry.state in ACTIVE_STATES and entry.runner is not None and not _seem_alive(entry, members)
+        progress = self.files.progress(entry.run)
+        if dead or entry.state not in ACTIVE_STATES:
             progress = progress.at_rest(is_done=entry.state == DONE)
         return JobStatus(self.spec, INTERRUPTED if dead else entry.state, entry, progress)
 
-    def order(self, what: str, by: str) -> Entry:
+    def order(self, what: str, by: str) -> StateEntry:
         """Ask for PAUSE, CANCEL, or RESUME, which takes a PAUSE back; how the job stands now. Who runs it obeys at its
         next border. If nobody runs it a CANCEL waits for whoever runs it next, and nothing else changes. Raises
         JobError if that makes no sense any more.
         """
         goal = {PAUSE: PAUSING, CANCEL: CANCELLING, RESUME: RUNNING}[what]
 
-        def ordered(newest: Entry) -> Entry:
-            if newest.state in OVER:
+        def ordered(newest: StateEntry) -> StateEntry:
+            if newest.state in FINAL_STATES:
                 raise JobError(f"the job {self.id} is {newest.state} already")
             if newest.state == CANCELLING and what != CANCEL:
                 raise JobError(f"the job {self.id} is being cancelled, as {newest.by} asked")
-            if newest.state == goal or (newest.state not in TAKEN and what != CANCEL):
+            if newest.state == goal or (newest.state not in ACTIVE_STATES and what != CANCEL):
                 return newest
-            return newest.then(goal, by, runner=newest.runner if newest.state in TAKEN else None)
+            return newest.then(goal, by, runner=newest.runner if newest.state in ACTIVE_STATES else None)
 
-        return self.ledger.history.change(ordered)
+        return self.files.history.change(ordered)
 
-    def run_as(self, runner: Runner, *, patience_s: float | None = None) -> Run:
+    def run(self, runner: Runner, *, patience_s: float | None = None) -> JobRun:
         """Run the job, or with others of the same group run it together: a context. Waits up to `patience_s`, which is
         DEAD_AFTER_S if None, for a sign of life of the process that ran it last. Raises JobRunsError if there is one,
         JobError if the job is over.
         """
         entry = self.entry()
-        if entry.state in TAKEN and not _together(entry, runner):
-            self._expect_silence(entry, DEAD_AFTER_S if patience_s is None else patience_s)
+        if entry.state in ACTIVE_STATES and not _same_group(entry, runner):
+            self._require_no_runner(entry, DEAD_AFTER_S if patience_s is None else patience_s)
 
-        def taken(newest: Entry) -> Entry:
-            if newest.state in OVER:
+        def taken(newest: StateEntry) -> StateEntry:
+            if newest.state in FINAL_STATES:
                 raise JobError(f"the job {self.id} is {newest.state} already")
-            if _together(newest, runner):
+            if _same_group(newest, runner):
                 return newest
             if newest.run != entry.run:
                 raise self._runs(newest)
             state = CANCELLING if newest.state == CANCELLING else RUNNING
             return newest.then(state, str(runner), run=newest.run + 1, runner=runner)
 
-        return Run(self.ledger, self.ledger.history.change(taken), runner)
+        return JobRun(self.files, self.files.history.change(taken), runner)
 
-    def join(self, runner: Runner) -> Run:
+    def join(self, runner: Runner) -> JobRun:
         """Run the job together with the process of the same group that began the run: a context. Raises LeaseLostError
         if that run has ended, in whichever way.
         """
         entry = self.entry()
-        if not _together(entry, runner):
+        if not _same_group(entry, runner):
             said = f": {entry.said}" if entry.said else f", by {entry.by}"
             raise LeaseLostError(f"the job {self.id} is {entry.state}{said}")
-        return Run(self.ledger, entry, runner)
+        return JobRun(self.files, entry, runner)
 
-    def _expect_silence(self, entry: Entry, patience_s: float) -> None:
+    def _require_no_runner(self, entry: StateEntry, patience_s: float) -> None:
         """Return once the run's processes have surely ended, or nothing was heard of any for so long."""
         deadline = time.monotonic() + patience_s
-        heard = self._heard(entry.run)
-        while not _surely_over(entry, self.ledger.members(entry.run)):
-            if self._heard(entry.run) != heard:
+        heard = self._heartbeats(entry.run)
+        while not _certainly_ended(entry, self.files.members(entry.run)):
+            if self._heartbeats(entry.run) != heard:
                 raise self._runs(entry)
             if time.monotonic() > deadline:
                 return
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_INTERVAL_S)
 
-    def _heard(self, run: int) -> dict[str, int]:
-        return {member.runner.token: member.beat for member in self.ledger.members(run)}
+    def _heartbeats(self, run: int) -> dict[str, int]:
+        return {member.runner.token: member.beat for member in self.files.members(run)}
 
-    def _runs(self, entry: Entry) -> JobRunsError:
+    def _runs(self, entry: StateEntry) -> JobRunsError:
         return JobRunsError(
-            f"the job {self.id} is run by {entry.runner}, since {at(entry.made_ms)}",
+            f"the job {self.id} is run by {entry.runner}, since {format_ms(entry.made_ms)}",
             way_out=f"`sluice jobs show {self.id}` shows how far it is, `sluice jobs pause {self.id}` has it stop",
         )
 
 
-def _together(entry: Entry, runner: Runner) -> bool:
+def _same_group(entry: StateEntry, runner: Runner) -> bool:
     """Whether the runner is of the group that runs the job."""
-    return entry.state in TAKEN and entry.runner is not None and runner.runs_with(entry.runner)
+    return entry.state in ACTIVE_STATES and entry.runner is not None and runner.is_same_group(entry.runner)
 
 
-def _surely_over(entry: Entry, members: list[Member]) -> bool:
+def _certainly_ended(entry: StateEntry, members: list[WorkerProgress]) -> bool:
     """Whether every process that has run it has ended, as far as that can be known at once."""
     if entry.runner is None:
         return True
     if not entry.runner.group:
-        return entry.runner.surely_gone() or any(
+        return entry.runner.has_certainly_ended() or any(
             member.left for member in members if member.runner.token == entry.runner.token
         )
     return False
 
 
-def _seem_alive(entry: Entry, members: list[Member]) -> bool:
-    if _surely_over(entry, members):
+def _seem_alive(entry: StateEntry, members: list[WorkerProgress]) -> bool:
+    if _certainly_ended(entry, members):
         return False
     noted = [member.noted_ms for member in members] or [entry.made_ms]
     silent_ms = min(abs(time.time_ns() // 1_000_000 - ms) for ms in noted)
     if members and all(member.left for member in members):
         return silent_ms < _BETWEEN_MS
-    gone = [member.left or member.runner.surely_gone() for member in members]
+    gone = [member.left or member.runner.has_certainly_ended() for member in members]
     return silent_ms < _FRESH_MS and not (gone and all(gone))

@@ -1,8 +1,8 @@
 """A job while a process runs it: it says that it lives and how far it is, and hears what was ordered.
 
-Whether the process is still the one that runs the job, the job's history tells (`relay.jobs.history`): another one that
-has taken it has made an entry. What must be done exactly once never rests on this: between a look and what is done
-after it another may take the job. It stays with the downstream's transactions.
+Whether the process is still the one that runs the job, the job's history tells (`sluice.relay.jobs.state_log`): another
+one that has taken it has made an entry. What must be done exactly once never rests on this: between a look and what is
+done after it another may take the job. It stays with the downstream's transactions.
 """
 
 from __future__ import annotations
@@ -17,26 +17,36 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from errors import SluiceError, ours
-from relay.errors import RelayError
-from relay.jobs.errors import LeaseLostError
-from relay.jobs.history import CANCELLED, CANCELLING, DONE, FAILED, OVER, PAUSED, PAUSING, TAKEN, Entry
-from relay.jobs.ledger import Ledger
-from relay.jobs.progress import Done, Member, TableProgress
-from relay.jobs.runner import Runner
+from sluice.errors import SluiceError, ours
+from sluice.relay.errors import RelayError
+from sluice.relay.jobs.errors import LeaseLostError
+from sluice.relay.jobs.job_files import JobFiles
+from sluice.relay.jobs.progress import JobCounts, TableProgress, WorkerProgress
+from sluice.relay.jobs.runner import Runner
+from sluice.relay.jobs.state_log import (
+    ACTIVE_STATES,
+    CANCELLED,
+    CANCELLING,
+    DONE,
+    FAILED,
+    FINAL_STATES,
+    PAUSED,
+    PAUSING,
+    StateEntry,
+)
 
-__all__ = ["CANCEL", "PAUSE", "Run"]
+__all__ = ["CANCEL", "PAUSE", "JobRun"]
 
 log = logging.getLogger("sluice.jobs")
 
-BEAT_S = 1.0
+HEARTBEAT_INTERVAL_S = 1.0
 """How often a process says that it lives, and looks for orders."""
 PAUSE, CANCEL = "pause", "cancel"
-_PACE_S = 60.0
+_RATE_WINDOW_S = 60.0
 """The pace is that of so many seconds: chunks of some MB come in gusts."""
 
 
-class Run:
+class JobRun:
     """One process's part in a run of a job; made by `Job.run_as`, used as a context.
 
     Left by an error, the job has failed with what it says; left by Ctrl-C it is paused. Left otherwise without `end`,
@@ -45,14 +55,14 @@ class Run:
     its files gone or its sessions ended, and that was the other one's right.
     """
 
-    def __init__(self, ledger: Ledger, entry: Entry, runner: Runner) -> None:
-        self._ledger = ledger
+    def __init__(self, ledger: JobFiles, entry: StateEntry, runner: Runner) -> None:
+        self._files = ledger
         self._entry = entry
         self.number = entry.run
-        self._member = Member(runner)
+        self._member = WorkerProgress(runner)
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        self._pace: deque[tuple[float, Done]] = deque()
+        self._rate_samples: deque[tuple[float, JobCounts]] = deque()
         self._thread = threading.Thread(target=self._beat, name="job heartbeat", daemon=True)
 
     # What is heard
@@ -67,50 +77,50 @@ class Run:
         moment ago.
         """
         self._check_taker()
-        if self._entry.state not in TAKEN:
+        if self._entry.state not in ACTIVE_STATES:
             said = f": {self._entry.said}" if self._entry.said else ""
-            raise LeaseLostError(f"the job {self._ledger.id} is {self._entry.state}{said}")
+            raise LeaseLostError(f"the job {self._files.id} is {self._entry.state}{said}")
 
     def _check_taker(self) -> None:
         entry = self._entry
         if entry.run == self.number:
             return
         what = f"is run by {entry.runner} now"
-        if entry.state not in TAKEN:
+        if entry.state not in ACTIVE_STATES:
             what = f"was taken over by {entry.runner}, and is {entry.state} by now"
-        raise LeaseLostError(f"the job {self._ledger.id} {what}")
+        raise LeaseLostError(f"the job {self._files.id} {what}")
 
     @property
     def is_lost(self) -> bool:
         """Whether `check` raises."""
-        return self._entry.run != self.number or self._entry.state not in TAKEN
+        return self._entry.run != self.number or self._entry.state not in ACTIVE_STATES
 
     @property
     def is_over(self) -> bool:
         """Whether the job is, as of at most a moment ago: nothing more is to come of it."""
-        return self._entry.state in OVER
+        return self._entry.state in FINAL_STATES
 
     def look(self) -> None:
         """Have `order` and `check` be of now. Raises RelayError, OSError."""
-        self._entry = self._ledger.history.load()
+        self._entry = self._files.history.load()
 
     # What is said
 
-    def begin_with(self, tables: Mapping[str, TableProgress]) -> None:
+    def set_totals(self, tables: Mapping[str, TableProgress]) -> None:
         """Say what there is to do in this run, and what was done before it, by table. Once a run; of a group the first
         process does so.
         """
-        self._ledger.note_base(self.number, tables)
+        self._files.write_totals(self.number, tables)
 
     def doing(self, what: str) -> None:
         """Say what is being done, in a few words."""
         with self._lock:
             self._member = replace(self._member, doing=what)
 
-    def did(self, table: str, done: Done) -> None:
+    def did(self, table: str, done: JobCounts) -> None:
         """Say that this process has done so much more of a table."""
         with self._lock:
-            tables = {**self._member.tables, table: self._member.tables.get(table, Done()) + done}
+            tables = {**self._member.tables, table: self._member.tables.get(table, JobCounts()) + done}
             self._member = replace(self._member, tables=tables)
 
     def end(self, state: str, *, said: str = "", way_out: str = "", result: Mapping[str, Any] | None = None) -> None:
@@ -119,13 +129,13 @@ class Run:
         """
         assert state in (DONE, CANCELLED, PAUSED, FAILED)
 
-        def ended(newest: Entry) -> Entry:
+        def ended(newest: StateEntry) -> StateEntry:
             self._entry = newest
             self.check()
             return newest.then(state, str(self._member.runner), said=said, way_out=way_out, result=result)
 
-        self._entry = self._ledger.history.change(ended)
-        self._ledger.settle(self._entry)
+        self._entry = self._files.history.change(ended)
+        self._files.settle(self._entry)
 
     def __enter__(self) -> Self:
         self._note()
@@ -138,16 +148,16 @@ class Run:
         self._ended.set()
         self._thread.join()
         try:
-            self._say_why(error)
+            self._log_failure(error)
             with self._lock:
                 self._member = replace(self._member, left=True)
             self._note()
         except (SluiceError, OSError) as trouble:
-            log.warning("how the job %s ended could not be written down: %s", self._ledger.id, trouble)
+            log.warning("how the job %s ended could not be written down: %s", self._files.id, trouble)
         if isinstance(error, Exception):
-            self._tell_taken(error)
+            self._report_taken(error)
 
-    def _tell_taken(self, error: Exception) -> None:
+    def _report_taken(self, error: Exception) -> None:
         with contextlib.suppress(RelayError, OSError):  # then what is known of a moment ago counts
             self.look()
         try:
@@ -155,8 +165,12 @@ class Run:
         except LeaseLostError as lost:
             raise lost from error
 
-    def _say_why(self, error: BaseException | None) -> None:
-        if self._entry.state not in TAKEN or self._entry.run != self.number or isinstance(error, LeaseLostError):
+    def _log_failure(self, error: BaseException | None) -> None:
+        if (
+            self._entry.state not in ACTIVE_STATES
+            or self._entry.run != self.number
+            or isinstance(error, LeaseLostError)
+        ):
             return
         if isinstance(error, KeyboardInterrupt):
             self.end(PAUSED, said="interrupted")
@@ -165,30 +179,30 @@ class Run:
             self.end(FAILED, said=str(told), way_out=told.way_out)
 
     def _beat(self) -> None:
-        while not self._ended.wait(BEAT_S):
+        while not self._ended.wait(HEARTBEAT_INTERVAL_S):
             try:
                 self._note()
                 self.look()
             except (RelayError, OSError) as error:
-                log.warning("the job %s can't say that it goes on, and tries again: %s", self._ledger.id, error)
+                log.warning("the job %s can't say that it goes on, and tries again: %s", self._files.id, error)
 
     def _note(self) -> None:
         with self._lock:
-            whole = sum(self._member.tables.values(), Done())
-            rows_per_s, bytes_per_s = self._measured(whole)
+            whole = sum(self._member.tables.values(), JobCounts())
+            rows_per_s, bytes_per_s = self._rates(whole)
             member = self._member = replace(
                 self._member, beat=self._member.beat + 1, noted_ms=time.time_ns() // 1_000_000,
                 rows_per_s=rows_per_s, bytes_per_s=bytes_per_s,
             )  # fmt: skip
-        self._ledger.note_member(self.number, member)
+        self._files.write_member(self.number, member)
 
-    def _measured(self, whole: Done) -> tuple[float, float]:
+    def _rates(self, whole: JobCounts) -> tuple[float, float]:
         now = time.monotonic()
-        if whole == Done():  # connecting and planning are no part of the pace
-            self._pace.clear()
-        self._pace.append((now, whole))
-        while now - self._pace[0][0] > _PACE_S and len(self._pace) > 1:
-            self._pace.popleft()
-        since, before = self._pace[0]
+        if whole == JobCounts():  # connecting and planning are no part of the pace
+            self._rate_samples.clear()
+        self._rate_samples.append((now, whole))
+        while now - self._rate_samples[0][0] > _RATE_WINDOW_S and len(self._rate_samples) > 1:
+            self._rate_samples.popleft()
+        since, before = self._rate_samples[0]
         seconds = max(now - since, 1e-3)
         return (whole.rows - before.rows) / seconds, (whole.bytes - before.bytes) / seconds

@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
-from relay.format_version import parse_json
-from relay.jobs.runner import Runner
+from sluice.relay.format_version import parse_json
+from sluice.relay.jobs.runner import Runner
 
-__all__ = ["Done", "JobProgress", "Member", "TableProgress"]
+__all__ = ["JobCounts", "JobProgress", "TableProgress", "WorkerProgress"]
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class JobCounts:
     """Rows that were written (or compared), bytes that were read for them, chunks that are whole. `planned_bytes`: what
     the plan took the bytes for; 0 if `bytes` are the plan's.
     """
@@ -30,8 +30,8 @@ class Done:
     chunks: int = 0
     planned_bytes: int = 0
 
-    def __add__(self, other: Done) -> Done:
-        return Done(
+    def __add__(self, other: JobCounts) -> JobCounts:
+        return JobCounts(
             self.rows + other.rows,
             self.bytes + other.bytes,
             self.chunks + other.chunks,
@@ -50,7 +50,7 @@ class TableProgress:
     `rows_in_all` is None if nothing tells.
     """
 
-    done: Done = Done()
+    done: JobCounts = JobCounts()
     bytes_in_all: int = 0
     chunks_in_all: int = 0
     rows_in_all: int | None = None
@@ -74,11 +74,11 @@ class TableProgress:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`."""
-        return cls(**{**document, "done": Done(**document["done"])})
+        return cls(**{**document, "done": JobCounts(**document["done"])})
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class WorkerProgress:
     """What one process of a run says: what it is `doing`, how fast it was lately, and what it has done by table.
     `left`: it has ended as it should, and says no more. `noted_ms` is by its own clock.
     """
@@ -90,7 +90,7 @@ class Member:
     doing: str = ""
     rows_per_s: float = 0.0
     bytes_per_s: float = 0.0
-    tables: Mapping[str, Done] = field(default_factory=dict)
+    tables: Mapping[str, JobCounts] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
         """As the file's content."""
@@ -102,7 +102,7 @@ class Member:
         """Read the file's content. Raises ValueError."""
         try:
             document = parse_json(data, "the progress of a job")
-            tables = {name: Done(**done) for name, done in document["tables"].items()}
+            tables = {name: JobCounts(**done) for name, done in document["tables"].items()}
             return cls(**{**document, "runner": Runner.from_json(document["runner"]), "tables": tables})
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no progress of a job: {error!r}") from None
@@ -119,7 +119,7 @@ class JobProgress:
     is_done: bool = False
 
     @classmethod
-    def of(cls, base: Mapping[str, TableProgress], members: Iterable[Member]) -> Self:
+    def from_members(cls, base: Mapping[str, TableProgress], members: Iterable[WorkerProgress]) -> Self:
         """What there is to do, and who has done what of it."""
         members = list(members)
         tables = dict(base)
@@ -151,7 +151,7 @@ class JobProgress:
         parts = list(self.tables.values())
         rows = [part.rows_in_all for part in parts]
         return TableProgress(
-            sum((part.done for part in parts), Done()),
+            sum((part.done for part in parts), JobCounts()),
             sum(part.bytes_in_all for part in parts),
             sum(part.chunks_in_all for part in parts),
             None if None in rows else sum(row for row in rows if row is not None),

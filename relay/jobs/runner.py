@@ -15,7 +15,7 @@ __all__ = ["Runner"]
 
 
 @cache
-def _machine() -> str:
+def _boot_id() -> str:
     """What no other machine has, nor this one after its next start; containers have different ones."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -24,7 +24,7 @@ def _machine() -> str:
         return secrets.token_hex(6)
 
 
-def _started(pid: int) -> str:
+def _start_ticks(pid: int) -> str:
     """When the process began, in the kernel's ticks since the machine did; "" if there is no such process, or nothing
     tells.
     """
@@ -46,19 +46,19 @@ class Runner:
     what: str
     group: str = ""
     host: str = field(default_factory=socket.gethostname)
-    machine: str = field(default_factory=_machine)
+    machine: str = field(default_factory=_boot_id)
     pid: int = field(default_factory=os.getpid)
-    started: str = field(default_factory=lambda: _started(os.getpid()))
+    started: str = field(default_factory=lambda: _start_ticks(os.getpid()))
     token: str = field(default_factory=lambda: secrets.token_hex(6))
 
     def __str__(self) -> str:
         return f"{self.what} (process {self.pid} on {self.host})"
 
-    def surely_gone(self) -> bool:
+    def has_certainly_ended(self) -> bool:
         """Whether the process has ended, which only its own machine can tell."""
-        return bool(self.started) and self.machine == _machine() and _started(self.pid) != self.started
+        return bool(self.started) and self.machine == _boot_id() and _start_ticks(self.pid) != self.started
 
-    def runs_with(self, other: Runner) -> bool:
+    def is_same_group(self, other: Runner) -> bool:
         """Whether both run a job together."""
         return bool(self.group) and self.group == other.group
 

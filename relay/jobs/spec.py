@@ -7,21 +7,22 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from relay.format_version import parse_json
+from sluice.relay.format_version import parse_json
 
-__all__ = ["JobSpec", "Touches"]
+__all__ = ["JobSpec", "WriteScope"]
 
 
 @dataclass(frozen=True, slots=True)
-class Touches:
-    """What a job writes to. `downstream` is its name (`etl.ownership.downstream_name`), "" stands for any; `tables` are
+class WriteScope:
+    """What a job writes to. `downstream` is its name (`sluice.etl.downstream.ownership.downstream_name`), "" stands for
+    any; `tables` are
     full names there, None means all of it.
     """
 
     downstream: str
     tables: tuple[str, ...] | None = None
 
-    def shared(self, other: Touches) -> tuple[str, ...] | None:
+    def shared(self, other: WriteScope) -> tuple[str, ...] | None:
         """The tables that both touch, in lower case, as far as either names any: () if they touch nothing together,
         None if all of the downstream.
         """
@@ -36,7 +37,7 @@ class Touches:
     def __str__(self) -> str:
         if self.tables is None:
             return f"all of {self.downstream or 'the downstream'}"
-        return some(self.tables) or "nothing that is written to"
+        return abbreviate(self.tables) or "nothing that is written to"
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` is the inverse."""
@@ -58,15 +59,15 @@ class JobSpec:
     id: str
     kind: str
     asked: Mapping[str, Any]
-    touches: Touches
+    touches: WriteScope
     by: str
     made_ms: int
     token: str
     pipeline: str = ""
-    """Of several that read the relay log, the one whose job it is (`relay.places`)."""
+    """Of several that read the relay log, the one whose job it is (`sluice.relay.pipeline_folders`)."""
 
     def __str__(self) -> str:
-        return f"{self.id} ({self.kind} of {self.touches}, asked for by {self.by}, {at(self.made_ms)})"
+        return f"{self.id} ({self.kind} of {self.touches}, asked for by {self.by}, {format_ms(self.made_ms)})"
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` is the inverse."""
@@ -79,7 +80,7 @@ class JobSpec:
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`. Raises ValueError."""
         try:
-            return cls(**{**document, "touches": Touches.from_json(document["touches"])})
+            return cls(**{**document, "touches": WriteScope.from_json(document["touches"])})
         except (KeyError, TypeError) as error:
             raise ValueError(f"no job's specification: {error!r}") from None
 
@@ -92,7 +93,7 @@ class JobSpec:
             asked, token, made_ms = document["asked"], str(document["token"]), int(document["begun_ms"])
         except (KeyError, TypeError) as error:
             raise ValueError(f"no job's specification: {error!r}") from None
-        return cls(name, name, asked, Touches(""), "a former version of Sluice", made_ms, token)
+        return cls(name, name, asked, WriteScope(""), "a former version of Sluice", made_ms, token)
 
 
 def parse_spec(name: str, data: bytes) -> JobSpec:
@@ -103,12 +104,12 @@ def parse_spec(name: str, data: bytes) -> JobSpec:
     return JobSpec.of_former(name, document) if "begun_ms" in document else JobSpec.from_json(document)
 
 
-def at(ms: int) -> str:
+def format_ms(ms: int) -> str:
     """A Unix time in ms for people."""
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def some(names: Iterable[str]) -> str:
+def abbreviate(names: Iterable[str]) -> str:
     """A few of the names."""
     shown = list(names)
     return f"{', '.join(shown[:5])}{f' and {len(shown) - 5} more' if len(shown) > 5 else ''}"

@@ -8,20 +8,20 @@ what it has counted since it added the last time, by compare-and-set, so nothing
 whoever takes over from whom. What a process had not yet added when it was killed isn't counted: ten seconds of it.
 """
 
-from relay.measures.counted import BOUNDS_S, Durations, Measured, TableCount
-from relay.measures.measures import LAND, Measures, Totals, source_of
-from relay.measures.points import LagPoint
-from relay.measures.recorder import Recorder
+from sluice.relay.measures.counted import BOUNDS_S, CounterDocument, Durations, TableCount
+from sluice.relay.measures.measures import LAND, CounterStore, CounterTotals, source_of
+from sluice.relay.measures.points import LagPoint
+from sluice.relay.measures.recorder import CounterRecorder
 
 __all__ = [
     "BOUNDS_S",
     "LAND",
+    "CounterDocument",
+    "CounterRecorder",
+    "CounterStore",
+    "CounterTotals",
     "Durations",
     "LagPoint",
-    "Measured",
-    "Measures",
-    "Recorder",
     "TableCount",
-    "Totals",
     "source_of",
 ]

@@ -8,16 +8,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from relay.measures.points import DAY, HOUR, Step, added
+from sluice.relay.measures.points import DAY, HOUR, LagStep, append_step
 
-__all__ = ["BOUNDS_S", "MOST_TABLES", "OTHERS", "Durations", "Measured", "MeasuredTables", "TableCount"]
+__all__ = ["BOUNDS_S", "MAX_TABLES", "OTHER_TABLES", "CounterDocument", "Durations", "TableCount", "TableCounters"]
 
 BOUNDS_S = tuple(0.001 * 2**n for n in range(22))
 """The upper bounds of the buckets of durations: 1 ms to 35 minutes."""
-MOST_TABLES = 20_000
-OTHERS = "(others)"
+MAX_TABLES = 20_000
+OTHER_TABLES = "(others)"
 """The tables that changed longest ago, when there are more than that many, together."""
-_WRITERS = 50
+_MAX_WRITERS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Durations:
         return sum(self.counts)
 
     @classmethod
-    def of(cls, seconds: Iterable[float]) -> Self:
+    def from_seconds(cls, seconds: Iterable[float]) -> Self:
         counts, total = [0] * (len(BOUNDS_S) + 1), 0.0
         for each in seconds:
             counts[bisect_left(BOUNDS_S, each)] += 1
@@ -67,7 +67,7 @@ class TableCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Writers:
+class DocumentWriters:
     """Who has added to a document, and how often: whoever isn't told whether its addition arrived finds it here."""
 
     done: Mapping[str, int] = field(default_factory=dict)
@@ -75,13 +75,13 @@ class Writers:
     def has(self, token: str, number: int) -> bool:
         return self.done.get(token, 0) >= number
 
-    def then(self, token: str, number: int) -> Writers:
+    def then(self, token: str, number: int) -> DocumentWriters:
         others = [(who, done) for who, done in self.done.items() if who != token]
-        return Writers(dict([*others[1 - _WRITERS :], (token, number)]))
+        return DocumentWriters(dict([*others[1 - _MAX_WRITERS :], (token, number)]))
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class CounterDocument:
     """What a source has counted since `since_ms` (Unix ms, 0: nothing yet). `at_ts` is the TSO it had got to at
     `noted_ms`, when something was added the last time.
     """
@@ -91,19 +91,19 @@ class Measured:
     at_ts: int = 0
     since_ms: int = 0
     noted_ms: int = 0
-    hour: tuple[Step, ...] = ()
-    day: tuple[Step, ...] = ()
-    writers: Writers = Writers()
+    hour: tuple[LagStep, ...] = ()
+    day: tuple[LagStep, ...] = ()
+    writers: DocumentWriters = DocumentWriters()
 
-    def plus(self, other: Measured, token: str, number: int) -> Measured:
+    def plus(self, other: CounterDocument, token: str, number: int) -> CounterDocument:
         """With what a process has counted, its addition of this number; as it is if it is here already."""
         if self.writers.has(token, number):
             return self
         steps = other.hour
         hour, day = self.hour, self.day
         for step in steps:
-            hour, day = added(hour, step, HOUR), added(day, step, DAY)
-        return Measured(
+            hour, day = append_step(hour, step, HOUR), append_step(day, step, DAY)
+        return CounterDocument(
             _sum(self.counts, other.counts),
             _sum(self.durations, other.durations),
             max(self.at_ts, other.at_ts),
@@ -114,7 +114,7 @@ class Measured:
             self.writers.then(token, number),
         )
 
-    def beside(self, other: Measured) -> Measured:
+    def beside(self, other: CounterDocument) -> CounterDocument:
         """Two sources as one: what both have counted."""
         newer = max(self, other, key=lambda each: each.noted_ms)
         since = min((each.since_ms for each in (self, other) if each.since_ms), default=0)
@@ -146,26 +146,26 @@ class Measured:
                 int(raw["at_ts"]),
                 int(raw["since_ms"]),
                 int(raw["noted_ms"]),
-                tuple(Step(*step) for step in raw["hour"]),
-                tuple(Step(*step) for step in raw["day"]),
-                Writers({str(who): int(done) for who, done in raw["writers"].items()}),
+                tuple(LagStep(*step) for step in raw["hour"]),
+                tuple(LagStep(*step) for step in raw["day"]),
+                DocumentWriters({str(who): int(done) for who, done in raw["writers"].items()}),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no measures: {error!r}") from None
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredTables:
+class TableCounters:
     """Changes by table."""
 
     tables: Mapping[str, TableCount] = field(default_factory=dict)
-    writers: Writers = Writers()
+    writers: DocumentWriters = DocumentWriters()
 
-    def plus(self, tables: Mapping[str, TableCount], token: str, number: int) -> MeasuredTables:
+    def plus(self, tables: Mapping[str, TableCount], token: str, number: int) -> TableCounters:
         """As Measured.plus."""
         if self.writers.has(token, number):
             return self
-        return MeasuredTables(_bounded(_sum(self.tables, tables)), self.writers.then(token, number))
+        return TableCounters(_keep_most_recent(_sum(self.tables, tables)), self.writers.then(token, number))
 
     def to_json(self) -> bytes:
         """As the file's content."""
@@ -182,7 +182,7 @@ class MeasuredTables:
         try:
             raw: Any = json.loads(data)
             tables = {str(name): TableCount(*count) for name, count in raw["tables"].items()}
-            return cls(tables, Writers({str(who): int(done) for who, done in raw["writers"].items()}))
+            return cls(tables, DocumentWriters({str(who): int(done) for who, done in raw["writers"].items()}))
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no measures of tables: {error!r}") from None
 
@@ -194,12 +194,12 @@ def _sum(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _bounded(tables: dict[str, TableCount]) -> dict[str, TableCount]:
+def _keep_most_recent(tables: dict[str, TableCount]) -> dict[str, TableCount]:
     """At most MOST_TABLES, those that changed last, and OTHERS."""
-    if len(tables) <= MOST_TABLES:
+    if len(tables) <= MAX_TABLES:
         return tables
-    others = tables.pop(OTHERS, TableCount())
+    others = tables.pop(OTHER_TABLES, TableCount())
     by_age = sorted(tables, key=lambda name: tables[name].last_commit_ts)
-    for name in by_age[: len(tables) + 1 - MOST_TABLES]:
+    for name in by_age[: len(tables) + 1 - MAX_TABLES]:
         others += tables.pop(name)
-    return {**tables, OTHERS: others}
+    return {**tables, OTHER_TABLES: others}

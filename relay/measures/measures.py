@@ -8,34 +8,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 
-from relay.log import RelayLog
-from relay.measures.counted import Durations, Measured, MeasuredTables, TableCount
-from relay.measures.points import DAY, HOUR, LagPoint, merged
-from relay.numbered import Form, Numbered
+from sluice.relay.log import RelayLog
+from sluice.relay.measures.counted import CounterDocument, Durations, TableCount, TableCounters
+from sluice.relay.measures.points import DAY, HOUR, LagPoint, merge_series
+from sluice.relay.versioned_document import DocumentFormat, VersionedDocument
 
-__all__ = ["LAND", "Measures", "Totals", "source_of"]
+__all__ = ["LAND", "CounterStore", "CounterTotals", "source_of"]
 
 LAND = "land"
-_APPLY = "apply-"
-_TABLES = "-tables"
+_APPLY_PREFIX = "apply-"
+_TABLES_SUFFIX = "-tables"
 _FOLDER = "measures"
-_KEPT = 4
+_MAX_VERSIONS = 4
 _WAY_OUT = "remove the folder `measures` beside the windows: counting begins anew"
 
 
 def source_of(downstream: str) -> str:
     """The source that counts what is applied to a downstream, by the name that says where changes go."""
-    return f"{_APPLY}{zlib.crc32(downstream.encode()):08x}"
+    return f"{_APPLY_PREFIX}{zlib.crc32(downstream.encode()):08x}"
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class CounterTotals:
     """What landing and applying have counted, by name: windows, transactions, changes, ddls, bytes, retries; for
     applying also inserts, updates, deletes, rows (net).
     """
 
-    land: Measured = field(default_factory=Measured)
-    apply: Measured = field(default_factory=Measured)
+    land: CounterDocument = field(default_factory=CounterDocument)
+    apply: CounterDocument = field(default_factory=CounterDocument)
 
     @property
     def durations(self) -> Mapping[str, Durations]:
@@ -43,7 +43,7 @@ class Totals:
         return {**{f"land_{name}": one for name, one in self.land.durations.items()}, **self.apply.durations}
 
 
-class Measures:
+class CounterStore:
     """Every method raises RelayCorruptError, OSError."""
 
     def __init__(self, relay: RelayLog, downstream: str | None = None) -> None:
@@ -53,22 +53,22 @@ class Measures:
 
     # Adding
 
-    def note(self, source: str, measured: Measured, token: str, number: int) -> None:
+    def note(self, source: str, measured: CounterDocument, token: str, number: int) -> None:
         """Durably add what the process `token` has counted since its addition before; once, though it be tried several
         times with this number (from 1 on).
         """
         self._document(source).change(lambda there: there.plus(measured, token, number))
 
-    def note_tables(self, source: str, tables: Mapping[str, TableCount], token: str, number: int) -> None:
+    def add_tables(self, source: str, tables: Mapping[str, TableCount], token: str, number: int) -> None:
         """The same of changes by table."""
         self._tables(source).change(lambda there: there.plus(tables, token, number))
 
     # Reading
 
-    def totals(self) -> Totals:
+    def totals(self) -> CounterTotals:
         """What was counted so far."""
         applied = [self._document(source).load() for source in self._applying()]
-        return Totals(self._document(LAND).load(), reduce(Measured.beside, applied, Measured()))
+        return CounterTotals(self._document(LAND).load(), reduce(CounterDocument.beside, applied, CounterDocument()))
 
     def tables(self) -> dict[str, TableCount]:
         """Changes that were applied by table, under the names upstream."""
@@ -84,8 +84,8 @@ class Measures:
         """
         totals = self.totals()
         recent = time.time_ns() // 1_000_000 - HOUR.span_ms
-        day = merged(totals.land.day, totals.apply.day, DAY)
-        hour = merged(totals.land.hour, totals.apply.hour, HOUR)
+        day = merge_series(totals.land.day, totals.apply.day, DAY)
+        hour = merge_series(totals.land.hour, totals.apply.hour, HOUR)
         first = min((point.at_ms for point in hour), default=recent)
         points = [point for point in day if point.at_ms <= max(recent, first - DAY.step_ms)] + hour
         return [point for point in points if from_ms <= point.at_ms <= to_ms]
@@ -93,13 +93,13 @@ class Measures:
     def _applying(self) -> list[str]:
         if self._downstream is not None:
             return [source_of(self._downstream)]
-        names = (name.removesuffix(_TABLES) for name in self._storage.names(_FOLDER))
-        return sorted({name for name in names if name.startswith(_APPLY)})
+        names = (name.removesuffix(_TABLES_SUFFIX) for name in self._storage.names(_FOLDER))
+        return sorted({name for name in names if name.startswith(_APPLY_PREFIX)})
 
-    def _document(self, source: str) -> Numbered[Measured]:
-        form = Form(Measured.to_json, Measured.from_json, Measured, _WAY_OUT)
-        return Numbered(self._storage, f"{_FOLDER}/{source}", form, _KEPT)
+    def _document(self, source: str) -> VersionedDocument[CounterDocument]:
+        form = DocumentFormat(CounterDocument.to_json, CounterDocument.from_json, CounterDocument, _WAY_OUT)
+        return VersionedDocument(self._storage, f"{_FOLDER}/{source}", form, _MAX_VERSIONS)
 
-    def _tables(self, source: str) -> Numbered[MeasuredTables]:
-        form = Form(MeasuredTables.to_json, MeasuredTables.from_json, MeasuredTables, _WAY_OUT)
-        return Numbered(self._storage, f"{_FOLDER}/{source}{_TABLES}", form, _KEPT)
+    def _tables(self, source: str) -> VersionedDocument[TableCounters]:
+        form = DocumentFormat(TableCounters.to_json, TableCounters.from_json, TableCounters, _WAY_OUT)
+        return VersionedDocument(self._storage, f"{_FOLDER}/{source}{_TABLES_SUFFIX}", form, _MAX_VERSIONS)

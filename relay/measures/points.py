@@ -8,22 +8,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["DAY", "HOUR", "LagPoint", "Series", "Step", "merged"]
+__all__ = ["DAY", "HOUR", "LagPoint", "LagSeries", "LagStep", "merge_series"]
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class LagSeries:
     """Points at most `span_ms` old, one for each `step_ms`."""
 
     step_ms: int
     span_ms: int
 
 
-HOUR = Series(10_000, 3_600_000)
-DAY = Series(300_000, 86_400_000)
+HOUR = LagSeries(10_000, 3_600_000)
+DAY = LagSeries(300_000, 86_400_000)
 
 
-class Step(NamedTuple):
+class LagStep(NamedTuple):
     """What a source did in the milliseconds before `at_ms` (Unix ms): `lag_ms` is the most it was behind."""
 
     at_ms: int
@@ -46,12 +46,12 @@ class LagPoint:
     transactions_per_s: float
 
 
-def added(steps: Iterable[Step], new: Step, series: Series) -> tuple[Step, ...]:
+def append_step(steps: Iterable[LagStep], new: LagStep, series: LagSeries) -> tuple[LagStep, ...]:
     """The steps of a series with one more; what is older than the series is long goes."""
     kept = [step for step in steps if step.at_ms > new.at_ms - series.span_ms]
     if kept and kept[-1].at_ms // series.step_ms >= new.at_ms // series.step_ms:
         last = kept.pop()
-        new = Step(
+        new = LagStep(
             max(last.at_ms, new.at_ms),
             last.span_ms + new.span_ms,
             max(last.lag_ms, new.lag_ms),
@@ -61,7 +61,7 @@ def added(steps: Iterable[Step], new: Step, series: Series) -> tuple[Step, ...]:
     return (*kept, new)
 
 
-def merged(land: Iterable[Step], applied: Iterable[Step], series: Series) -> list[LagPoint]:
+def merge_series(land: Iterable[LagStep], applied: Iterable[LagStep], series: LagSeries) -> list[LagPoint]:
     """One point for each step of the series in which either said something, ascending."""
     landed, wrote = _by_step(land, series), _by_step(applied, series)
     return [
@@ -76,10 +76,10 @@ def merged(land: Iterable[Step], applied: Iterable[Step], series: Series) -> lis
     ]
 
 
-def _by_step(steps: Iterable[Step], series: Series) -> dict[int, Step]:
+def _by_step(steps: Iterable[LagStep], series: LagSeries) -> dict[int, LagStep]:
     return {step.at_ms // series.step_ms: step for step in steps}
 
 
-def _rate(steps: Mapping[int, Step], number: int, what: str) -> float:
+def _rate(steps: Mapping[int, LagStep], number: int, what: str) -> float:
     step = steps.get(number)
     return round(1000 * getattr(step, what) / step.span_ms, 1) if step is not None and step.span_ms else 0.0

@@ -9,23 +9,23 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from relay.measures.counted import Durations, Measured, TableCount
-from relay.measures.measures import Measures
-from relay.measures.points import Step
-from upstream import tso
+from sluice.relay.measures.counted import CounterDocument, Durations, TableCount
+from sluice.relay.measures.measures import CounterStore
+from sluice.relay.measures.points import LagStep
+from sluice.tidb import tso
 
-__all__ = ["Recorder"]
+__all__ = ["CounterRecorder"]
 
 log = logging.getLogger("sluice")
 
-_EVERY_S = 10.0
-_MANY_TABLES = 500
-_EVERY_WITH_MANY_S = 60.0
-_CLOSE_S = 10.0
+_FLUSH_INTERVAL_S = 10.0
+_MANY_TABLES_COUNT = 500
+_MANY_TABLES_FLUSH_INTERVAL_S = 60.0
+_CLOSE_TIMEOUT_S = 10.0
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _PendingCounts:
     """What was counted since the last addition."""
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -34,21 +34,21 @@ class _Waiting:
     lag_ms: float | None = None
 
 
-class Recorder:
+class CounterRecorder:
     """Counts for a source; threads may share it. What can't be written is kept and tried again, said once in the
     log, and stops nobody.
     """
 
-    def __init__(self, measures: Measures, source: str, every_s: float = _EVERY_S) -> None:
+    def __init__(self, measures: CounterStore, source: str, every_s: float = _FLUSH_INTERVAL_S) -> None:
         self._measures = measures
         self._source = source
         self._every_s = every_s
         self._token = secrets.token_hex(6)
         self._lock = threading.Lock()
-        self._waiting = _Waiting()
+        self._waiting = _PendingCounts()
         self._at_ts = 0
         self._since = time.monotonic()
-        self._unsent: Measured | None = None
+        self._unsent: CounterDocument | None = None
         self._tables: dict[str, TableCount] = {}
         self._unsent_tables: dict[str, TableCount] = {}
         self._number = self._tables_number = 1
@@ -71,7 +71,7 @@ class Recorder:
             for name, took in (seconds or {}).items():
                 self._waiting.seconds.setdefault(name, []).append(took)
 
-    def lag(self, lag_ms: float) -> None:
+    def observe_lag(self, lag_ms: float) -> None:
         """It was so far behind just now."""
         with self._lock:
             self._waiting.lag_ms = max(lag_ms, self._waiting.lag_ms or 0.0)
@@ -87,11 +87,11 @@ class Recorder:
     def close(self) -> None:
         """Add the rest, if that takes no longer than ten seconds. Never raises."""
         self._stop.set()
-        self._thread.join(_CLOSE_S)
+        self._thread.join(_CLOSE_TIMEOUT_S)
         if self._thread.is_alive():
             log.warning(
                 "what %s counted last may be missing from the measures in the relay log: it wasn't added within %g s",
-                self._source, _CLOSE_S,
+                self._source, _CLOSE_TIMEOUT_S,
             )  # fmt: skip
 
     # In the thread
@@ -104,7 +104,7 @@ class Recorder:
             self._try()
 
     def _try(self) -> None:
-        self._take()
+        self._collect()
         try:
             self._send()
             self._failed = False
@@ -116,12 +116,12 @@ class Recorder:
                 )  # fmt: skip
             self._failed = True
 
-    def _take(self) -> None:
+    def _collect(self) -> None:
         """Make what was counted ready to be sent. What was sent, and perhaps not written, stays as it is."""
         with self._lock:
             if self._unsent is not None:
                 return
-            waiting, self._waiting = self._waiting, _Waiting()
+            waiting, self._waiting = self._waiting, _PendingCounts()
             at_ts = self._at_ts
         for name, count in waiting.tables.items():
             self._tables[name] = self._tables.get(name, TableCount()) + count
@@ -129,7 +129,7 @@ class Recorder:
             return
         now, since = time.monotonic(), self._since
         self._since = now
-        self._unsent = _measured(waiting, at_ts, max(1, round(1000 * (now - since))))
+        self._unsent = _counter_document(waiting, at_ts, max(1, round(1000 * (now - since))))
 
     def _send(self) -> None:
         if self._unsent is not None:
@@ -141,23 +141,23 @@ class Recorder:
             self._unsent_tables, self._tables = self._tables, {}
         if self._unsent_tables:
             tables = self._unsent_tables
-            self._measures.note_tables(self._source, tables, self._token, self._tables_number)
+            self._measures.add_tables(self._source, tables, self._token, self._tables_number)
             self._tables_number += 1
             self._unsent_tables = {}
-            self._tables_due = now + (_EVERY_WITH_MANY_S if len(tables) > _MANY_TABLES else 0.0)
+            self._tables_due = now + (_MANY_TABLES_FLUSH_INTERVAL_S if len(tables) > _MANY_TABLES_COUNT else 0.0)
 
 
-def _measured(waiting: _Waiting, at_ts: int, span_ms: int) -> Measured:
+def _counter_document(waiting: _PendingCounts, at_ts: int, span_ms: int) -> CounterDocument:
     now = _now_ms()
-    durations = {name: Durations.of(seconds) for name, seconds in waiting.seconds.items()}
-    found = Measured(waiting.counts, durations, at_ts, since_ms=now - span_ms, noted_ms=now)
+    durations = {name: Durations.from_seconds(seconds) for name, seconds in waiting.seconds.items()}
+    found = CounterDocument(waiting.counts, durations, at_ts, since_ms=now - span_ms, noted_ms=now)
     lag_ms = waiting.lag_ms
     if lag_ms is None and at_ts:
         lag_ms = max(0.0, now - tso.physical_ms(at_ts))
     if lag_ms is None:
         return found
     counts = waiting.counts
-    step = Step(now, span_ms, round(lag_ms, 1), counts.get("changes", 0), counts.get("transactions", 0))
+    step = LagStep(now, span_ms, round(lag_ms, 1), counts.get("changes", 0), counts.get("transactions", 0))
     return replace(found, hour=(step,))
 
 

@@ -1,9 +1,9 @@
 """Where the relay log's files are: a local directory, or an object store."""
 
-from relay.storage._local import LocalStorage
-from relay.storage._open import open_storage
-from relay.storage.credentials import Credentials
-from relay.storage.protocol import Sink, Storage
-from relay.storage.seekable import SeekableFile
+from sluice.relay.storage._local import LocalStorage
+from sluice.relay.storage._open import open_storage
+from sluice.relay.storage.credentials import StoreCredentials
+from sluice.relay.storage.protocol import ByteWriter, Storage
+from sluice.relay.storage.seekable import SeekableFile
 
-__all__ = ["Credentials", "LocalStorage", "SeekableFile", "Sink", "Storage", "open_storage"]
+__all__ = ["ByteWriter", "LocalStorage", "SeekableFile", "Storage", "StoreCredentials", "open_storage"]

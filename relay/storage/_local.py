@@ -1,4 +1,4 @@
-"""The relay log's files in a local directory. See `relay.storage.protocol` for what is promised."""
+"""The relay log's files in a local directory. See `sluice.relay.storage.protocol` for what is promised."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import TracebackType
 
 import pyarrow
 
-from relay.storage.protocol import Sink
+from sluice.relay.storage.protocol import ByteWriter
 
 
 class LocalStorage:
@@ -33,17 +33,17 @@ class LocalStorage:
             return None
         return device, found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
-    def new_file(self, path: str) -> Sink:
+    def new_file(self, path: str) -> ByteWriter:
         return self._sink(path, synced=True)
 
-    def new_whole_file(self, path: str) -> Sink:
+    def new_whole_file(self, path: str) -> ByteWriter:
         target = self._root / path
         if target.exists():
             raise FileExistsError(path)
         hidden = f"{path.rpartition('/')[0]}/.{target.name}.{secrets.token_hex(6)}"
-        return _HiddenSink(self._sink(hidden, synced=True), self._root / hidden, target)
+        return _HiddenFileWriter(self._sink(hidden, synced=True), self._root / hidden, target)
 
-    def new_scratch(self, path: str) -> Sink:
+    def new_temp_file(self, path: str) -> ByteWriter:
         return self._sink(path, synced=False)
 
     def create(self, path: str, data: bytes) -> None:
@@ -95,14 +95,14 @@ class LocalStorage:
                             removed += 1
         return removed
 
-    def _sink(self, path: str, *, synced: bool) -> Sink:
+    def _sink(self, path: str, *, synced: bool) -> ByteWriter:
         target = self._root / path
         self._make_directory(target.parent)
         try:
-            return _LocalSink(target, synced=synced)
+            return _LocalFileWriter(target, synced=synced)
         except FileNotFoundError:  # the directory went with the last file in it
             self._make_directory(target.parent)
-            return _LocalSink(target, synced=synced)
+            return _LocalFileWriter(target, synced=synced)
 
     @contextlib.contextmanager
     def _synced(self, target: Path, data: bytes) -> Iterator[Path]:
@@ -118,7 +118,7 @@ class LocalStorage:
                     raise
         try:
             try:
-                with _named(target):
+                with _with_file_name(target):
                     _write_all(descriptor, data)
                     os.fsync(descriptor)
             finally:
@@ -140,17 +140,17 @@ class LocalStorage:
             _sync_directory(path.parent)
 
 
-class _LocalSink:
+class _LocalFileWriter:
     def __init__(self, target: Path, *, synced: bool) -> None:
         self._target = target
         self._synced = synced
         self._descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
     def write(self, data: bytes | memoryview) -> int:
-        with _named(self._target):
+        with _with_file_name(self._target):
             return _write_all(self._descriptor, data)
 
-    def __enter__(self) -> Sink:
+    def __enter__(self) -> ByteWriter:
         return self
 
     def __exit__(
@@ -170,10 +170,10 @@ class _LocalSink:
             _sync_directory(self._target.parent)
 
 
-class _HiddenSink:
+class _HiddenFileWriter:
     """A file beside its place, under a name that listings leave out, which is linked to it when it is synced."""
 
-    def __init__(self, sink: Sink, hidden: Path, target: Path) -> None:
+    def __init__(self, sink: ByteWriter, hidden: Path, target: Path) -> None:
         self._sink = sink
         self._hidden = hidden
         self._target = target
@@ -181,7 +181,7 @@ class _HiddenSink:
     def write(self, data: bytes | memoryview) -> int:
         return self._sink.write(data)
 
-    def __enter__(self) -> Sink:
+    def __enter__(self) -> ByteWriter:
         self._sink.__enter__()
         return self
 
@@ -198,7 +198,7 @@ class _HiddenSink:
 
 
 @contextlib.contextmanager
-def _named(path: Path) -> Iterator[None]:
+def _with_file_name(path: Path) -> Iterator[None]:
     """An error of writing to an open file names the file."""
     try:
         yield

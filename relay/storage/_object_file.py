@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from relay.storage.seekable import SeekableFile
+from sluice.relay.storage.seekable import SeekableFile
 
-__all__ = ["BEGINNING_BYTES", "ObjectFile"]
+__all__ = ["PREFIX_BYTES", "ObjectFile"]
 
-BEGINNING_BYTES = 2**20
+PREFIX_BYTES = 2**20
 """So much comes with the opening: most files are smaller, and are read with one request then."""
-_WHOLE_BYTES = 32 * 2**20
+_MAX_WHOLE_READ_BYTES = 32 * 2**20
 """A file of at most so many is kept in memory when more than its beginning is wanted: what has been checked is what is
 decoded then.
 """
-_AHEAD_BYTES = 8 * 2**20
+_READ_AHEAD_BYTES = 8 * 2**20
 
 
-class _Store(Protocol):
+class _RangeReader(Protocol):
     def read_range(self, path: str, start: int, end: int) -> bytes: ...
 
 
 class ObjectFile(SeekableFile):
     """An object that is read in ranges. Who reads on where the last read ended gets more from the store at a time."""
 
-    def __init__(self, storage: _Store, path: str, size: int, beginning: bytes) -> None:
+    def __init__(self, storage: _RangeReader, path: str, size: int, beginning: bytes) -> None:
         super().__init__(size)
         self._storage, self._path = storage, path
         self._beginning = beginning
@@ -46,11 +46,11 @@ class ObjectFile(SeekableFile):
         if not self._from <= at <= reach:
             self._from, self._block = at, b""
             reach = at
-        if end > reach and self._size <= _WHOLE_BYTES:
+        if end > reach and self._size <= _MAX_WHOLE_READ_BYTES:
             rest = self._storage.read_range(self._path, len(self._beginning), self._size)
             self._from, self._block = 0, self._beginning + rest
         elif end > reach:
-            ahead = _AHEAD_BYTES if at == reach and self._block else BEGINNING_BYTES
+            ahead = _READ_AHEAD_BYTES if at == reach and self._block else PREFIX_BYTES
             kept = self._block[at - self._from :]
             more = self._storage.read_range(self._path, reach, min(max(end, reach + ahead), self._size))
             self._from, self._block = at, kept + more

@@ -1,4 +1,5 @@
-"""The relay log in an object store: S3, Google Cloud Storage, Azure. `relay.storage.protocol` has what is promised.
+"""The relay log in an object store: S3, Google Cloud Storage, Azure. `sluice.relay.storage.protocol` has what is
+promised.
 
 A file is created with the store's own condition (`If-None-Match: *`, or what the store has for it), so an upload that
 was given up and arrives late never takes the place of what was created meanwhile. A store that ignores the condition is
@@ -24,40 +25,40 @@ import pyarrow
 from obstore.exceptions import BaseError
 from obstore.store import ObjectStore, from_url
 
-from relay.errors import RelayError
-from relay.storage._object_file import BEGINNING_BYTES, ObjectFile
-from relay.storage._patience import Patience
-from relay.storage._store_errors import ChangedError, UnknownConditionError, told
-from relay.storage._upload import ObjectSink
-from relay.storage.protocol import Sink
-from relay.url import Place
+from sluice.relay.errors import RelayError
+from sluice.relay.storage._object_file import PREFIX_BYTES, ObjectFile
+from sluice.relay.storage._store_errors import ChangedError, UnknownConditionError, translate_error
+from sluice.relay.storage._timeouts import CallTimeout
+from sluice.relay.storage._upload import ObjectFileWriter
+from sluice.relay.storage.protocol import ByteWriter
+from sluice.relay.url import StorageLocation
 
 log = logging.getLogger("sluice")
 
-TIMEOUT_S = 60.0
+CALL_TIMEOUT_S = 60.0
 """How long one call to a store may take, its retries among it."""
-_ATTEMPT = timedelta(seconds=30)
+_ATTEMPT_TIMEOUT = timedelta(seconds=30)
 _RETRIES = {
     "max_retries": 8,
     "retry_timeout": timedelta(seconds=20),  # a retry is begun until then
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
 }
-_TURNS = 20
-_PLAIN = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP", "GOOGLE_ALLOW_HTTP")
+_MAX_CONFLICT_RETRIES = 20
+_PLAIN_HTTP_OPTIONS = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP", "GOOGLE_ALLOW_HTTP")
 """The environment's word for http; what obstore is told of the client takes the place of all that it says there."""
 _ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
-_PROBE = "conditional-create-probe"
+_PROBE_FILE = "conditional-create-probe"
 
 Result = TypeVar("Result")
 
 
-def open_object_storage(place: Place, url: str, given: Mapping[str, str] | None = None) -> ObjectStorage:
+def open_object_storage(place: StorageLocation, url: str, given: Mapping[str, str] | None = None) -> ObjectStorage:
     """The store at a place. Credentials are `given`, by obstore's names, or come from the environment, or from the
     machine's role. Raises RelayError, which repeats none.
     """
     options = dict(place.options)
     config: dict[str, Any] = dict(given or {})
-    client: dict[str, Any] = {"timeout": _ATTEMPT, "connect_timeout": timedelta(seconds=10)}
+    client: dict[str, Any] = {"timeout": _ATTEMPT_TIMEOUT, "connect_timeout": timedelta(seconds=10)}
     account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
     if place.store.startswith(("az:", "azure:")) and account:
         config.setdefault("account_name", account)  # obstore would find it, too, and panic where it shows the store
@@ -66,7 +67,7 @@ def open_object_storage(place: Place, url: str, given: Mapping[str, str] | None 
     if "endpoint_override" in options:
         scheme = options.get("scheme", "https")
         config["endpoint"] = f"{scheme}://{options['endpoint_override']}"
-    plain = any(os.environ.get(name, "").lower() in ("true", "1") for name in _PLAIN)
+    plain = any(os.environ.get(name, "").lower() in ("true", "1") for name in _PLAIN_HTTP_OPTIONS)
     if plain or str(config.get("endpoint", "")).startswith("http://"):
         client["allow_http"] = True
     try:
@@ -75,7 +76,7 @@ def open_object_storage(place: Place, url: str, given: Mapping[str, str] | None 
         raise RelayError(f"relay URL {url}: {str(error).splitlines()[0]}") from None
     # S3, Google's and Azure's lists are as consistent as the rest; of others that speak S3 nobody knows.
     is_another = any(os.environ.get(name) for name in _ENDPOINTS) or "endpoint" in config
-    return ObjectStorage(store, url, TIMEOUT_S, lists_may_lag=place.store.startswith("s3:") and is_another)
+    return ObjectStorage(store, url, CALL_TIMEOUT_S, lists_may_lag=place.store.startswith("s3:") and is_another)
 
 
 class ObjectStorage:
@@ -84,24 +85,24 @@ class ObjectStorage:
     is_remote = True
 
     def __init__(
-        self, store: ObjectStore, url: str, timeout_s: float = TIMEOUT_S, *, lists_may_lag: bool = False
+        self, store: ObjectStore, url: str, timeout_s: float = CALL_TIMEOUT_S, *, lists_may_lag: bool = False
     ) -> None:
         self.url = url
         self.lists_may_lag = lists_may_lag
         self.store = store
         self.timeout_s = timeout_s
-        self._patience = Patience(url, timeout_s)
-        self._proved = False
+        self._patience = CallTimeout(url, timeout_s)
+        self._is_condition_proved = False
         self._knows_versions = True
 
-    def new_file(self, path: str) -> Sink:
-        return ObjectSink(self, path)
+    def new_file(self, path: str) -> ByteWriter:
+        return ObjectFileWriter(self, path)
 
-    def new_whole_file(self, path: str) -> Sink:
-        return ObjectSink(self, path)
+    def new_whole_file(self, path: str) -> ByteWriter:
+        return ObjectFileWriter(self, path)
 
-    def new_scratch(self, path: str) -> Sink:
-        return ObjectSink(self, path)
+    def new_temp_file(self, path: str) -> ByteWriter:
+        return ObjectFileWriter(self, path)
 
     def create(self, path: str, data: bytes) -> None:
         self._prove_condition()
@@ -120,7 +121,7 @@ class ObjectStorage:
 
     def replace(self, path: str, data: bytes) -> None:
         what = f"writing {path}"
-        for _ in range(_TURNS):
+        for _ in range(_MAX_CONFLICT_RETRIES):
             version = self._version(path)
             try:
                 self._put(what, path, data, version)
@@ -161,16 +162,16 @@ class ObjectStorage:
             return None
 
     def open(self, path: str) -> pyarrow.NativeFile:
-        size, beginning = self._call(f"opening {path}", _beginning, path)
+        size, beginning = self._call(f"opening {path}", _size_and_prefix, path)
         return pyarrow.PythonFile(ObjectFile(self, path, size, beginning), mode="r")
 
     def names(self, path: str) -> list[str]:
         found = self._list(path)
         paths = [*found["common_prefixes"], *(item["path"] for item in found["objects"])]
-        return sorted(name for name in (_base(one) for one in paths) if not name.startswith("."))
+        return sorted(name for name in (_base_name(one) for one in paths) if not name.startswith("."))
 
     def sizes(self, path: str) -> dict[str, int]:
-        found = {_base(item["path"]): int(item["size"]) for item in self._list(path)["objects"]}
+        found = {_base_name(item["path"]): int(item["size"]) for item in self._list(path)["objects"]}
         return {name: size for name, size in found.items() if not name.startswith(".")}
 
     def remove(self, path: str) -> None:
@@ -207,13 +208,13 @@ class ObjectStorage:
 
     def _prove_condition(self) -> None:
         """Once a process: a file that exists can't be created. RelayError from a store that says it can."""
-        if self._proved:
+        if self._is_condition_proved:
             return
         for _ in range(2):  # the first attempt may be the one that makes it
             try:
-                self._put(f"creating {_PROBE}", _PROBE, secrets.token_bytes(8), "create")
+                self._put(f"creating {_PROBE_FILE}", _PROBE_FILE, secrets.token_bytes(8), "create")
             except FileExistsError:
-                self._proved = True
+                self._is_condition_proved = True
                 return
         raise RelayError(
             f"{self.url}: the store replaced a file that was to be created only if it isn't there (If-None-Match), so a"
@@ -234,13 +235,13 @@ class ObjectStorage:
         try:
             return self._patience.call(what, function, *args, **options)
         except (BaseError, FileNotFoundError, NotImplementedError) as error:
-            raise told(self.url, what, error) from None
+            raise translate_error(self.url, what, error) from None
 
 
-def _beginning(store: ObjectStore, path: str) -> tuple[int, bytes]:
+def _size_and_prefix(store: ObjectStore, path: str) -> tuple[int, bytes]:
     """A file's size and what it begins with."""
     try:
-        found = obstore.get(store, path, options={"range": (0, BEGINNING_BYTES)})
+        found = obstore.get(store, path, options={"range": (0, PREFIX_BYTES)})
         return found.meta["size"], found.bytes().to_bytes()
     except BaseError:
         if obstore.head(store, path)["size"]:
@@ -248,5 +249,5 @@ def _beginning(store: ObjectStore, path: str) -> tuple[int, bytes]:
         return 0, b""  # of an empty file there is no range
 
 
-def _base(path: str) -> str:
+def _base_name(path: str) -> str:
     return path.rstrip("/").rsplit("/", 1)[-1]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 
-from relay.storage._local import LocalStorage
-from relay.storage.credentials import credentials_for
-from relay.storage.protocol import Storage
-from relay.url import parse_url
+from sluice.relay.storage._local import LocalStorage
+from sluice.relay.storage.credentials import credentials_for
+from sluice.relay.storage.protocol import Storage
+from sluice.relay.url import parse_url
 
 _CREDENTIALS = ("AWS_", "AZURE_", "GOOGLE_", "SERVICE_ACCOUNT")
-_opened: dict[tuple[object, ...], Storage] = {}
+_open_stores: dict[tuple[object, ...], Storage] = {}
 
 
 def open_storage(url: str) -> Storage:
@@ -21,12 +21,12 @@ def open_storage(url: str) -> Storage:
     if place.directory is not None:
         return LocalStorage(place.directory, url)
     # obstore is loaded only where it is used: not in every one of Spark's workers
-    from relay.storage._object_store import open_object_storage
+    from sluice.relay.storage._object_store import open_object_storage
 
     told = tuple(sorted(item for item in os.environ.items() if item[0].startswith(_CREDENTIALS)))
     found = credentials_for(place.store)
     given = tuple(sorted(found.options.items())) if found is not None else ()
     key = os.getpid(), url, hash(told), hash(given)
-    if key not in _opened:
-        _opened[key] = open_object_storage(place, url, dict(given))
-    return _opened[key]
+    if key not in _open_stores:
+        _open_stores[key] = open_object_storage(place, url, dict(given))
+    return _open_stores[key]

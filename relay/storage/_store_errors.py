@@ -12,16 +12,16 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 
-from errors import MachineError, SluiceError
+from sluice.errors import MachineError, SluiceError
 
-__all__ = ["ChangedError", "UnknownConditionError", "told"]
+__all__ = ["ChangedError", "UnknownConditionError", "translate_error"]
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
 _RETRIES = re.compile(r"after (\d+) retries")
 _NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|specified bucket does not exist", re.IGNORECASE)
 _SHOWN_CHARS = 300
-_SKEWED = ("RequestTimeTooSkewed", "RequestExpired")
+_CLOCK_SKEW_CODES = ("RequestTimeTooSkewed", "RequestExpired")
 
 
 class ChangedError(MachineError, OSError):
@@ -36,7 +36,7 @@ class UnknownConditionError(SluiceError, OSError):
     way_out = "use a store with conditional PUTs, see docs/how-to/object-stores.md"
 
 
-def told(url: str, what: str, error: Exception) -> OSError:
+def translate_error(url: str, what: str, error: Exception) -> OSError:
     """An error of obstore's, of something that was tried at `url`."""
     text = str(error)
     status = match[1] if (match := _STATUS.search(text)) else ""
@@ -70,7 +70,7 @@ def _cause(text: str) -> str:
 
 
 def _way_out(status: str, code: str) -> str:
-    if code in _SKEWED:
+    if code in _CLOCK_SKEW_CODES:
         return "this machine's clock and the store's differ by many minutes: set it (NTP)"
     if status in ("401", "403"):
         return "see that the credentials are there, and may list, read, write and remove below the URL"

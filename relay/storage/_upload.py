@@ -16,17 +16,17 @@ from typing import Any, Protocol
 
 import obstore
 
-from errors import Signal
-from relay.storage.protocol import Sink
+from sluice.errors import Signal
+from sluice.relay.storage.protocol import ByteWriter
 
-__all__ = ["BLOCK_BYTES", "ObjectSink"]
+__all__ = ["BLOCK_BYTES", "ObjectFileWriter"]
 
 BLOCK_BYTES = 8 * 2**20
-_AT_ONCE = 2
-_LOOK_S = 0.05
+_MAX_PARALLEL_PARTS = 2
+_POLL_INTERVAL_S = 0.05
 
 
-class _Store(Protocol):
+class _UploadStorage(Protocol):
     """What an upload needs of its storage."""
 
     timeout_s: float
@@ -39,17 +39,17 @@ class _Store(Protocol):
     def guarded(self, what: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any: ...
 
 
-class _GivenUp(Signal):
+class _UploadAborted(Signal):
     """The file isn't wanted any more: obstore takes the upload back."""
 
 
-class ObjectSink:
+class ObjectFileWriter:
     """An upload. It is published when it ends; given up, nothing of it is seen."""
 
-    def __init__(self, storage: _Store, path: str) -> None:
+    def __init__(self, storage: _UploadStorage, path: str) -> None:
         self._storage, self._path = storage, path
         self._waiting = bytearray()
-        self._parts: _Parts | None = None
+        self._parts: _PartUploads | None = None
 
     def write(self, data: bytes | memoryview) -> int:
         self._waiting += data
@@ -57,11 +57,11 @@ class ObjectSink:
             if self._parts is None:
                 if self._storage.size(self._path) is not None:
                     raise FileExistsError(f"{self._path}: it exists")
-                self._parts = _Parts(self._storage, self._path)
-            self._parts.put(self._take())
+                self._parts = _PartUploads(self._storage, self._path)
+            self._parts.put(self._next_part())
         return len(data)
 
-    def __enter__(self) -> Sink:
+    def __enter__(self) -> ByteWriter:
         return self
 
     def __exit__(
@@ -69,24 +69,24 @@ class ObjectSink:
     ) -> None:
         if self._parts is None:
             if error is None:
-                self._storage.create_small(self._path, self._take())
+                self._storage.create_small(self._path, self._next_part())
         elif error is None:
-            self._parts.finish(self._take())
+            self._parts.finish(self._next_part())
         else:
             self._parts.give_up()
 
-    def _take(self) -> bytes:
+    def _next_part(self) -> bytes:
         data, self._waiting = bytes(self._waiting), bytearray()
         return data
 
 
-class _Parts:
+class _PartUploads:
     """An upload in parts, by a thread of its own."""
 
-    def __init__(self, storage: _Store, path: str) -> None:
+    def __init__(self, storage: _UploadStorage, path: str) -> None:
         self._storage, self._path = storage, path
         self._blocks: queue.Queue[bytes | None] = queue.Queue(1)
-        self._given_up = threading.Event()
+        self._is_aborted = threading.Event()
         self._error: BaseException | None = None
         self._size = 0
         self._thread = threading.Thread(target=self._run, name="relay-upload", daemon=True)
@@ -97,9 +97,9 @@ class _Parts:
         until = time.monotonic() + self._storage.timeout_s
         while True:
             if not self._thread.is_alive():
-                self._say()
+                self._raise_error()
             try:
-                self._blocks.put(data, timeout=_LOOK_S)
+                self._blocks.put(data, timeout=_POLL_INTERVAL_S)
                 break
             except queue.Full:
                 if time.monotonic() > until:
@@ -117,7 +117,7 @@ class _Parts:
             self.give_up()
             raise self._too_slow()
         try:
-            self._say()
+            self._raise_error()
         except OSError:
             # The store may have put it together, and the answer was lost. Nobody else has this name.
             if self._storage.size(self._path) != self._size:
@@ -125,12 +125,12 @@ class _Parts:
 
     def give_up(self) -> None:
         """Take it back; nothing waits for that."""
-        self._given_up.set()
+        self._is_aborted.set()
 
     def _too_slow(self) -> TimeoutError:
         return TimeoutError(f"writing {self._path}: a part took longer than {self._storage.timeout_s:g} s")
 
-    def _say(self) -> None:
+    def _raise_error(self) -> None:
         error = self._error
         if error is not None:
 
@@ -143,17 +143,17 @@ class _Parts:
         try:
             obstore.put(
                 self._storage.store, self._path, self._all(), use_multipart=True, chunk_size=BLOCK_BYTES,
-                max_concurrency=_AT_ONCE,
+                max_concurrency=_MAX_PARALLEL_PARTS,
             )  # fmt: skip
         except BaseException as error:
             self._error = error
 
     def _all(self) -> Iterator[bytes]:
         while True:
-            if self._given_up.is_set():
-                raise _GivenUp
+            if self._is_aborted.is_set():
+                raise _UploadAborted
             try:
-                data = self._blocks.get(timeout=_LOOK_S)
+                data = self._blocks.get(timeout=_POLL_INTERVAL_S)
             except queue.Empty:
                 continue
             if data is None:

@@ -1,8 +1,9 @@
 """Credentials for object stores, of this process: by bucket, and never in a URL.
 
 Without any here a store takes them from the environment, or from the machine's role, as obstore does by itself. Who
-knows better says so with `provide`, before the store is opened; it is asked when the first one is. `Credentials` go to
-Spark's workers inside of the function that they run (`etl.spark.stores`), which no setting, plan or page shows.
+knows better says so with `register_provider`, before the store is opened; it is asked when the first one is.
+`StoreCredentials` go to Spark's workers inside of the function that they run (`sluice.etl.spark.store_credentials`),
+which no setting, plan or page shows.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-__all__ = ["Credentials", "credentials_for", "known", "provide"]
+__all__ = ["StoreCredentials", "credentials_for", "known_credentials", "register_provider"]
 
 
-class Credentials:
+class StoreCredentials:
     """Settings of obstore's for a store, by their names there. Neither shown nor compared by what they are."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -31,37 +32,37 @@ class Credentials:
         return _unpacked, (base64.b85encode(zlib.compress(json.dumps(self.options).encode())),)
 
     @classmethod
-    def of(cls, packed: bytes) -> Self:
+    def unpack(cls, packed: bytes) -> Self:
         """From what a pickle holds."""
         return cls(json.loads(zlib.decompress(base64.b85decode(packed))))
 
 
-def _unpacked(packed: bytes) -> Credentials:
-    return Credentials.of(packed)
+def _unpacked(packed: bytes) -> StoreCredentials:
+    return StoreCredentials.unpack(packed)
 
 
-_providers: dict[str, Callable[[], Credentials]] = {}
-_known: dict[str, Credentials] = {}
+_providers: dict[str, Callable[[], StoreCredentials]] = {}
+_cached: dict[str, StoreCredentials] = {}
 
 
-def provide(url: str, provider: Callable[[], Credentials]) -> None:
+def register_provider(url: str, provider: Callable[[], StoreCredentials]) -> None:
     """From now on `provider` is asked for the credentials of the bucket in which `url` is; what it raises is raised
     where a store is opened.
     """
     bucket = _bucket(url)
     _providers[bucket] = provider
-    _known.pop(bucket, None)
+    _cached.pop(bucket, None)
 
 
-def credentials_for(url: str) -> Credentials | None:
+def credentials_for(url: str) -> StoreCredentials | None:
     """Those for the bucket in which `url` is; None: the environment has them, or the machine's role."""
     bucket = _bucket(url)
-    if bucket in _providers and bucket not in _known:
-        _known[bucket] = _providers[bucket]()
-    return _known.get(bucket)
+    if bucket in _providers and bucket not in _cached:
+        _cached[bucket] = _providers[bucket]()
+    return _cached.get(bucket)
 
 
-def known() -> dict[str, Credentials]:
+def known_credentials() -> dict[str, StoreCredentials]:
     """Those that have been asked for, or can be, by a URL of their bucket."""
     return {bucket: found for bucket in _providers if (found := credentials_for(bucket)) is not None}
 

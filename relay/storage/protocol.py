@@ -23,12 +23,12 @@ from typing import Protocol
 import pyarrow
 
 
-class Sink(Protocol):
+class ByteWriter(Protocol):
     """A file being written. It becomes durable and visible when the ``with`` block ends without an error."""
 
     def write(self, data: bytes | memoryview) -> int: ...
 
-    def __enter__(self) -> Sink: ...
+    def __enter__(self) -> ByteWriter: ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -50,17 +50,17 @@ class Storage(Protocol):
     def is_remote(self) -> bool:
         """Whether each look is a request over a network, for which somebody may be charged."""
 
-    def new_file(self, path: str) -> Sink:
+    def new_file(self, path: str) -> ByteWriter:
         """Write a file whose name nobody else uses. Raises FileExistsError if it is there already, at the latest when
         it ends.
         """
 
-    def new_whole_file(self, path: str) -> Sink:
+    def new_whole_file(self, path: str) -> ByteWriter:
         """As `new_file`, for readers who look at the directory themselves: the name is there once the file is whole.
         FileExistsError may come then.
         """
 
-    def new_scratch(self, path: str) -> Sink:
+    def new_temp_file(self, path: str) -> ByteWriter:
         """As `new_file`, of a file that need not outlive a crash of the machine."""
 
     def create(self, path: str, data: bytes) -> None:

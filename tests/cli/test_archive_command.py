@@ -7,11 +7,11 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from cli import group
-from etl.archive.archiver import Archiver
-from etl.settings import load_settings
-from relay import RelayLog
-from relay.archive import Archive
+from sluice.cli import group
+from sluice.etl.history.archive.archiver import Archiver
+from sluice.etl.settings import load_settings
+from sluice.relay import RelayLog
+from sluice.relay.archive import Archive
 from tests.relay.relaykit import BASE, window
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cli import group
-from etl.copy.base_files import write_files
-from relay.archive import Archive, Base, BaseTable, Hold, Holds, Making, base_id
+from sluice.cli import group
+from sluice.etl.copy.snapshot_files import write_files
+from sluice.relay.archive import Archive, ArchiveSnapshot, PendingSnapshot, Pin, Pins, SnapshotTable, snapshot_id
 from tests.etl.copy.test_base_source import LETTERS, letters
 
 TS = 470_000_000_000_000_000
@@ -31,12 +31,12 @@ def archive(tmp_path: Path) -> Archive:
     return Archive.open(f"file://{tmp_path}/relay/archive")
 
 
-def made(archive: Archive, ts: int) -> Base:
-    name = base_id(ts, "a")
-    archive.bases.begin(name, Making("base"))
+def made(archive: Archive, ts: int) -> ArchiveSnapshot:
+    name = snapshot_id(ts, "a")
+    archive.bases.begin(name, PendingSnapshot("base"))
     files = tuple(write_files(archive.storage, f"bases/{name}/7", LETTERS, [letters(0, 50)]))
-    held = BaseTable(LETTERS.schema_name, LETTERS.name, LETTERS.to_json(), files)
-    return archive.bases.publish(Base(name, ts, 1, 7, 1_700_000_000_000, "a test", (), (held,)))
+    held = SnapshotTable(LETTERS.schema_name, LETTERS.name, LETTERS.to_json(), files)
+    return archive.bases.publish(ArchiveSnapshot(name, ts, 1, 7, 1_700_000_000_000, "a test", (), (held,)))
 
 
 def sluice(config: Path, *arguments: str) -> Result:
@@ -46,11 +46,11 @@ def sluice(config: Path, *arguments: str) -> Result:
 def test_bases_are_listed_with_what_they_hold_and_what_is_being_made(config: Path, archive: Archive) -> None:
     assert "there are no bases" in sluice(config, "list").output
     base = made(archive, TS)
-    archive.bases.begin(base_id(TS + 1, "b"), Making("base-2"))
+    archive.bases.begin(snapshot_id(TS + 1, "b"), PendingSnapshot("base-2"))
     said = sluice(config, "list").output
     assert base.id in said
     assert "1 tables, 50 rows" in said
-    assert f"{base_id(TS + 1, 'b')} is being made by the job base-2" in said
+    assert f"{snapshot_id(TS + 1, 'b')} is being made by the job base-2" in said
     document = json.loads(sluice(config, "list", "--json").output)
     assert (document["base"], document["ts"], document["rows"]) == (base.id, TS, 50)
 
@@ -70,8 +70,8 @@ def test_a_damaged_file_is_named_and_the_exit_code_says_so(config: Path, archive
 
 def test_a_base_that_somebody_reads_is_not_forgotten(config: Path, archive: Archive) -> None:
     base = made(archive, TS)
-    holds = Holds(archive.storage)
-    holds.note("reader", Hold("a restore", TS, (base.id,)))
+    holds = Pins(archive.storage)
+    holds.note("reader", Pin("a restore", TS, (base.id,)))
     found = sluice(config, "forget", base.id)
     assert "is read by a restore" in str(found.exception)
     assert archive.bases.all() == [base]

@@ -1,4 +1,4 @@
-"""`python -m bench.limits`: what the machine can do by itself."""
+"""`python -m sluice.bench.limits`: what the machine can do by itself."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import compare
-from bench.limits import __main__ as limits
-from bench.limits.processor import decoded
-from bench.pump_load import CASES
+from sluice.bench import compare
+from sluice.bench.limits import __main__ as limits
+from sluice.bench.limits.processor import decoded
+from sluice.bench.pump_load import CASES
 
 PERFORMANCE = Path(__file__).parents[2] / "docs" / "how-to" / "measure.md"
 

@@ -7,9 +7,9 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from bench import compare
-from cli import group
-from pump_service.lane import LaneLimits
+from sluice.bench import compare
+from sluice.cli import group
+from sluice.pump_service.grpc_fastpath import FastPathLimits
 from tests.pump_service.pumpkit import CLUSTER
 from tests.pump_service.served_lane import ServedLane
 
@@ -66,7 +66,7 @@ def test_what_is_no_result_is_refused_by_name(tmp_path, capsys, content, said):
 
 
 def test_a_pump_that_runs_already_is_measured_and_the_result_is_kept(tmp_path):
-    lane = ServedLane(tmp_path / "data", LaneLimits())
+    lane = ServedLane(tmp_path / "data", FastPathLimits())
     try:
         host, port = lane.client.sock.getpeername()
         at = ["--address", f"{host}:{port}", "--cluster-id", str(CLUSTER)]

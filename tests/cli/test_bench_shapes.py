@@ -8,9 +8,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from bench.shapes import SHAPES, history
-from relay import DELETE, INSERT, UPDATE
-from upstream.rows import decode_deletes, decode_inserts, decode_updates
+from sluice.bench.shapes import SHAPES, history
+from sluice.relay import DELETE, INSERT, UPDATE
+from sluice.tidb.rows import decode_deletes, decode_inserts, decode_updates
 
 _DECODERS = {INSERT: decode_inserts, UPDATE: decode_updates, DELETE: decode_deletes}
 

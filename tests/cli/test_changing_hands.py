@@ -16,24 +16,24 @@ from typing import Any
 import pymysql
 import pytest
 
-from embedded.stack import Stack
-from etl import load_settings, operate
-from etl.apply import run_apply
-from etl.apply.run import ApplyError, NotSoleWriterError
-from etl.downstream import Checkpoint, CheckpointTable, Flight, MySQLSession
-from etl.operate import handover
-from etl.overview import overview
-from relay import Control, RelayLog, Stop
-from relay.storage import LocalStorage
+from sluice.devstack.stack import Stack
+from sluice.etl import load_settings, operate
+from sluice.etl.apply import run_apply
+from sluice.etl.apply.run import ApplyError, OtherWriterError
+from sluice.etl.downstream import Checkpoint, CheckpointTable, InFlight, MySQLSession
+from sluice.etl.operate import handover
+from sluice.etl.operate.overview import overview
+from sluice.relay import Control, RelayLog, StopMark
+from sluice.relay.storage import LocalStorage
+from sluice.tidb import EtcdClient, NodeStatus, PDClient, Registry
+from sluice.tidb.tso import compose
 from tests.cli.test_operate import Run, run, typed
 from tests.etl.apply.test_safe_mode import forget, leave_checkpoint, read_checkpoint
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS
 from tests.etl.story import Story, table
-from tests.upstream.etcd_fixture import remove_all
-from upstream import EtcdClient, NodeStatus, PDClient, Registry
-from upstream.tso import compose
+from tests.tidb.etcd_fixture import remove_all
 
 ITEM = table(11, "item", "id int", "v int", primary="id")
 
@@ -74,7 +74,7 @@ def config(story: Story, pd_url: str, tmp_path: Path, monkeypatch: pytest.Monkey
     )
     monkeypatch.setenv("SLUICE_CONFIG", str(path))
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("etl.operate.handover._WATCH_S", 0.1)
+    monkeypatch.setattr("sluice.etl.operate.handover._CHECKPOINT_WATCH_S", 0.1)
     return path
 
 
@@ -94,7 +94,7 @@ def leave_flight(story: Story, config: Path, at: int, through: int) -> None:
     session = MySQLSession(load_settings(config).downstream)
     session.connect()
     CheckpointTable(session, story.cluster_id).save(
-        Checkpoint(at, 3, False, flight=Flight(through), owner=owner.pipeline)
+        Checkpoint(at, 3, False, flight=InFlight(through), owner=owner.pipeline)
     )
     session.commit()
     session.close()
@@ -116,7 +116,7 @@ def test_to_a_drainer_and_back_again(story: Story, config: Path, sluice: Run, re
     with story.server.connect() as connection:
         left = read_checkpoint(connection)
         assert left == {"consistent": True, "commitTS": at, "ts-map": {}, "schema-version": left["schema-version"]}
-        with pytest.raises(NotSoleWriterError, match=r"handed over to a Drainer .* `sluice takeover`"):
+        with pytest.raises(OtherWriterError, match=r"handed over to a Drainer .* `sluice takeover`"):
             apply(story, config)
         assert "STOPPED     the downstream was handed over" in sluice("status", code=4).stdout
         with connection.cursor() as cursor:  # what a Drainer does
@@ -240,7 +240,7 @@ def test_what_is_under_way_is_finished_before_a_handover(
     story.insert(ITEM, {"id": 2, "v": 2})
     leave_flight(story, config, at, story._ts)
     assert f"reaches to {story._ts} is not finished" in sluice("handover", "--to-drainer", "--wait", 0.1, code=1).stderr
-    monkeypatch.setattr("etl.operate.handover._IDLE_S", 0.1)
+    monkeypatch.setattr("sluice.etl.operate.handover._IDLE_WAIT_S", 0.1)
     task = threading.Thread(target=lambda: apply(story, config, story._ts))
     task.start()
     assert f"complete through {story._ts}" in sluice("handover", "--to-drainer", "--wait", 60).stdout
@@ -260,7 +260,7 @@ def test_a_checkpoint_that_still_moves_is_not_taken_over(
 
     somebody_writes(0)
     with monkeypatch.context() as patch:
-        patch.setattr("etl.operate.handover.time", SimpleNamespace(sleep=somebody_writes))
+        patch.setattr("sluice.etl.operate.handover.time", SimpleNamespace(sleep=somebody_writes))
         assert "somebody writes there" in sluice("takeover", code=1).stderr
     assert (
         f"127.0.0.1:{story.server.port}, checkpoint tidb_binlog.checkpoint is this pipeline's now"
@@ -274,7 +274,7 @@ def test_after_a_drainer_was_seen_beside_the_pipeline_it_goes_on_in_safe_mode(
     apply(story, config)
     story.insert(ITEM, {"id": 2, "v": 2})
     registry.update_drainer(drainer("online"))
-    with pytest.raises(NotSoleWriterError, match="sluice takeover"):
+    with pytest.raises(OtherWriterError, match="sluice takeover"):
         apply(story, config)
     with story.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("INSERT INTO d.item VALUES (2, 2)")  # the Drainer was killed before it saved its checkpoint
@@ -320,7 +320,7 @@ def test_an_order_that_is_given_during_a_takeover_counts(
     """What was asked for before it is over with it: here, that all waits."""
     apply(story, config)
     sluice("handover", "--to-drainer")
-    relay, watch = RelayLog.open(story._url), handover._standing_still
+    relay, watch = RelayLog.open(story._url), handover._await_unmoved_checkpoint
     assert relay.control() == Control(land_paused=True, apply_paused=True)
 
     def ordered(*words: Any) -> Any:
@@ -328,7 +328,7 @@ def test_an_order_that_is_given_during_a_takeover_counts(
         operate.run_until(load_settings(config), str(story._ts + 5))
         return found
 
-    monkeypatch.setattr(handover, "_standing_still", ordered)
+    monkeypatch.setattr(handover, "_await_unmoved_checkpoint", ordered)
     assert "waits where it was asked to" in sluice("takeover").stdout
     assert relay.control() == Control(apply_until_ts=story._ts + 5)
 
@@ -349,14 +349,14 @@ def test_an_order_at_the_same_moment_is_not_undone(
         create(storage, path, data)
 
     if command == "takeover":
-        relay.stop(Stop("there was another writer", 1))
+        relay.stop(StopMark("there was another writer", 1))
         operate.run_until(settings, str(at))
         monkeypatch.setattr(LocalStorage, "create", late)
         sluice("takeover")
         assert given and relay.control() == Control(land_paused=True)
     else:
         leave_flight(story, config, story._ts, at)
-        monkeypatch.setattr("etl.operate.handover._IDLE_S", 0.1)
+        monkeypatch.setattr("sluice.etl.operate.handover._IDLE_WAIT_S", 0.1)
         monkeypatch.setattr(LocalStorage, "create", late)
         sluice("handover", "--to-drainer", "--wait", 1, code=1)
         assert given and relay.control() == Control(land_paused=True, apply_until_ts=at)

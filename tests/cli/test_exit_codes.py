@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from relay import Failure, RelayLog
-from relay.window import window_path
+from sluice.relay import Failure, RelayLog
+from sluice.relay.window import window_path
 from tests.cli.typed import ROOT, started, typed
 
 TS = 470614793860415502
@@ -58,7 +58,7 @@ def test_1_what_was_asked_for_can_not_be_done(sluice):
 
 
 def test_1_a_defect_shows_its_stack_trace(sluice, config):
-    script = "import cli, cli.pause; cli.pause.command.callback = lambda **_: {}['x']; cli.main(['pause'])"
+    script = "from sluice.cli import main, pause; pause.command.callback = lambda **_: {}['x']; main(['pause'])"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "Traceback" in done.stderr

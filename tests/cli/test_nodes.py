@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-import cli
-from etl.landing.planner import UnreadPumpError
-from etl.operate import nodes
-from relay import RelayLog
-from relay.audit import Audit
-from relay.known_pumps import KnownPump
+from sluice import cli
+from sluice.etl.landing.planner import UnreadPumpError
+from sluice.etl.operate import nodes
+from sluice.relay import RelayLog
+from sluice.relay.audit import AuditLog
+from sluice.relay.known_pumps import KnownPump
+from sluice.tidb import NodeStatus
 from tests.pump_service.pumpkit import Site
 from tests.pump_service.storekit import eventually
-from upstream import NodeStatus
 
 Type = Callable[..., Result]
 
@@ -39,7 +39,7 @@ def sluice(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Type:
         '[downstream]\nhost = "127.0.0.1"\nport = 1\n'
     )
     monkeypatch.setenv("SLUICE_CONFIG", str(config))
-    monkeypatch.setattr(nodes, "_HEARTBEAT_S", 1.5)
+    monkeypatch.setattr(nodes, "_HEARTBEAT_TIMEOUT_S", 1.5)
 
     def run(*words: str, says: str = "", fails: bool = False) -> Result:
         done = CliRunner().invoke(cli.group, list(words))
@@ -77,7 +77,7 @@ def test_a_pump_that_runs_is_asked_and_one_that_is_gone_is_written_for(
     sluice("pumps", "forget", name, says="is given up")
     assert site.registry.get_pump(name) is None
     assert not relay.known_pumps.load().pumps
-    [deed] = Audit(relay.place).newest(9)
+    [deed] = AuditLog(relay.place).newest(9)
     assert (deed.what, deed.about) == ("forget-pump", name) and "given up" in deed.said
     sluice("pumps", "forget", name, says=f"no pump '{name}'", fails=True)
 

@@ -13,20 +13,20 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from cli._job_lines import job_lines
-from etl import load_settings
-from etl.landing._misplaced_rows import MisplacedRowError
-from etl.landing._orders import Orders
-from etl.operate import orders
-from relay import INSERT, Control, RelayLog
-from relay.jobs import DONE, FAILED, Jobs, Runner, TableProgress, Touches
-from relay.jobs import Done as Part
+from sluice.cli._job_lines import job_lines
+from sluice.etl import load_settings
+from sluice.etl.landing._control import LandingControl
+from sluice.etl.landing._misplaced_rows import MisplacedRowError
+from sluice.etl.operate import orders
+from sluice.relay import INSERT, Control, RelayLog
+from sluice.relay.jobs import DONE, FAILED, Jobs, Runner, TableProgress, WriteScope
+from sluice.relay.jobs import JobCounts as Part
+from sluice.tidb.codec.row import encode_insert
 from tests.cli.typed import typed
 from tests.etl.landing.test_definitions_used import row
 from tests.etl.landing.test_misplaced_rows import ORDINARY, Checked
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Story, table
-from upstream.codec.row import encode_insert
 
 ITEM = table(11, "item", "id int", "name varchar(20)", primary="id")
 NEW = table(11, "item", "id int", "name varchar(20)", "w int", primary="id")
@@ -112,7 +112,7 @@ def test_the_command_of_an_error_has_landing_pass_a_misplaced_row(story: Story, 
     found = re.search(r"`sluice (txn skip \d+)`", error.value.way_out)
     assert found is not None
     sluice(*found[1].split())
-    skips = Orders(RelayLog.open(story._url), frozenset()).skips(0)
+    skips = LandingControl(RelayLog.open(story._url), frozenset()).skips(0)
     window.check(at, INSERT, change, skips=skips, is_past=True)
 
 
@@ -218,9 +218,9 @@ def test_status_shows_the_jobs_that_are_not_over_how_far_they_are_and_what_they_
     jobs = Jobs(RelayLog.open(story._url).storage)
     assert orders(settings)["jobs"] == []
     table_of = {"d.item": TableProgress(bytes_in_all=4_000_000, chunks_in_all=4)}
-    job = jobs.create("backfill", {}, Touches("", ("d.item",)), "ann")
-    with job.run_as(Runner("a test")) as run:
-        run.begin_with(table_of)
+    job = jobs.create("backfill", {}, WriteScope("", ("d.item",)), "ann")
+    with job.run(Runner("a test")) as run:
+        run.set_totals(table_of)
         run.did("d.item", Part(700, 1_000_000, 1))
         run.end(FAILED, said="d.item has a column that the downstream lacks", way_out="add it there")
     said = sluice("status", code=3).stdout
@@ -229,8 +229,8 @@ def test_status_shows_the_jobs_that_are_not_over_how_far_they_are_and_what_they_
     assert "            way out: add it there" in said
     (shown,) = orders(settings)["jobs"]
     assert (shown["id"], shown["state"], shown["progress"]["percent"]) == ("backfill", "failed", 25)
-    with job.run_as(Runner("another test")) as run:
-        run.begin_with(table_of)
+    with job.run(Runner("another test")) as run:
+        run.set_totals(table_of)
         (shown,) = orders(settings)["jobs"]
         assert job_lines(shown)[0].startswith("backfill: running, ")
         run.end(DONE)

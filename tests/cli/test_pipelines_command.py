@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from etl.settings.pipelines import pipelines
-from relay import Failure
+from sluice.etl.settings.pipelines import pipelines
+from sluice.relay import Failure
 from tests.cli.typed import typed
 
 CONFIG = """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from embedded.processes import marked
+from sluice.devstack.processes import tagged
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOP = ROOT / "tests" / "recordings" / "shop"
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.e2e
 
 def start(home, *words):
     return subprocess.Popen(
-        [sys.executable, "-m", "cli", "--home", str(home), *words], env={**os.environ, "PYTHONPATH": str(ROOT)},
+        [sys.executable, "-m", "sluice.cli", "--home", str(home), *words], env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
 
@@ -69,7 +69,7 @@ def test_run_copies_replicates_repairs_compares_restores_and_leaves_nothing_runn
     gone = re.search(r"all ([\d,]+) rows gone", summary["accident"])[1]
     assert number(gone) > 1_000
     assert re.fullmatch(rf"(\S+)_restored\.(\S+): {gone} rows, as .*; \1\.\2: 0 rows", summary["restored"])
-    assert marked(tmp_path / "home") == []
+    assert tagged(tmp_path / "home") == []
 
 
 @pytest.mark.slow
@@ -79,13 +79,13 @@ def test_a_run_that_is_told_to_end_stops_everything_it_started(tmp_path):
         for line in child.stdout:
             if line.startswith("mariadb"):
                 break
-        assert marked(tmp_path / "home")
+        assert tagged(tmp_path / "home")
         child.send_signal(signal.SIGTERM)
         assert child.wait(120) == 130
     finally:
         child.kill()
         child.stdout.close()
-    assert marked(tmp_path / "home") == []
+    assert tagged(tmp_path / "home") == []
 
 
 def test_a_run_that_was_killed_leaves_processes_which_down_ends(tmp_path):
@@ -99,13 +99,13 @@ def test_a_run_that_was_killed_leaves_processes_which_down_ends(tmp_path):
         child.wait(60)
         child.stdout.close()
     time.sleep(0.5)
-    assert marked(tmp_path / "home")
+    assert tagged(tmp_path / "home")
     done = subprocess.run(
-        [sys.executable, "-m", "cli", "--home", str(tmp_path / "home"), "down"],
+        [sys.executable, "-m", "sluice.cli", "--home", str(tmp_path / "home"), "down"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    assert marked(tmp_path / "home") == []
+    assert tagged(tmp_path / "home") == []

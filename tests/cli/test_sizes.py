@@ -2,10 +2,10 @@
 
 import pytest
 
-from cli._copy_progress import CopyProgress, copy_text
-from cli._sizes import duration, size
-from etl.copy import Progress
-from relay.jobs import Done, JobProgress, TableProgress
+from sluice.cli._copy_progress import CopyProgress, copy_text
+from sluice.cli._sizes import format_duration, format_size
+from sluice.etl.copy import CopyProgressCounts
+from sluice.relay.jobs import JobCounts, JobProgress, TableProgress
 
 
 @pytest.mark.parametrize(
@@ -20,18 +20,20 @@ from relay.jobs import Done, JobProgress, TableProgress
     ],
 )
 def test_bytes_are_said_in_the_unit_that_needs_few_digits(count, said):
-    assert size(count) == said
+    assert format_size(count) == said
 
 
 @pytest.mark.parametrize(
     ("seconds", "said"), [(0.4, "0 s"), (59.6, "1 min 0 s"), (125, "2 min 5 s"), (12_000, "3 h 20 min")]
 )
 def test_times_are_said_in_seconds_minutes_or_hours(seconds, said):
-    assert duration(seconds) == said
+    assert format_duration(seconds) == said
 
 
 def test_how_long_a_copy_takes_is_not_told_from_its_first_hundredth():
-    progress = Progress(bytes_in_all=200 << 20, planned_bytes=1 << 20, rows=400, doing="bank.account", began_s=0.0)
+    progress = CopyProgressCounts(
+        bytes_in_all=200 << 20, planned_bytes=1 << 20, rows=400, doing="bank.account", began_s=0.0
+    )
     assert "left" not in copy_text(progress, 12.0) and "400 rows" in copy_text(progress, 12.0)
     progress.planned_bytes = 50 << 20
     assert "of about 209.7 MB" in copy_text(progress, 12.0) and "about 36 s left" in copy_text(progress, 12.0)
@@ -39,14 +41,16 @@ def test_how_long_a_copy_takes_is_not_told_from_its_first_hundredth():
 
 def test_progress_is_printed_on_standard_error_whatever_is_copied(capsys):
     with CopyProgress() as display:
-        display.show(Progress(bytes_in_all=200, planned_bytes=50, rows=400, doing="bank.account", began_s=0.0))
-        display.show_job(JobProgress({"d.t": TableProgress(Done(1, 50, 1), 200, 4)}))
+        display.show(
+            CopyProgressCounts(bytes_in_all=200, planned_bytes=50, rows=400, doing="bank.account", began_s=0.0)
+        )
+        display.show_job(JobProgress({"d.t": TableProgress(JobCounts(1, 50, 1), 200, 4)}))
     said = capsys.readouterr()
     assert (said.out, said.err.count("25 %")) == ("", 1)
 
 
 def test_what_comes_after_the_last_row_is_said_without_a_time_left():
-    progress = Progress(
+    progress = CopyProgressCounts(
         bytes_in_all=200, bytes=50, planned_bytes=200, rows=400, doing="verifying bank.account", began_s=0.0
     )
     assert copy_text(progress, 12.0) == "100 %, 50 B, 400 rows, 33/s, verifying bank.account"

@@ -17,14 +17,14 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from embedded.control import ClusterControl
-from embedded.recording import Recording
-from embedded.stack import Stack
+from sluice.devstack.control import ClusterControl
+from sluice.devstack.recording import Recording
+from sluice.devstack.stack import Stack
+from sluice.tidb import EtcdClient, NodeStatus, PDClient, Registry
 from tests.cli.typed import typed
 from tests.etl.apply.test_safe_mode import leave_checkpoint
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS
-from upstream import EtcdClient, NodeStatus, PDClient, Registry
 
 RECORDING = RECORDINGS / "shop"
 

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cli import group
-from cli._top_view import Shown, screen
-from etl.overview import (
+from sluice.cli import group
+from sluice.cli._top_view import PipelineView, screen
+from sluice.etl.operate.overview import (
     STATES,
     ArchivePart,
     DownstreamPart,
@@ -30,7 +30,7 @@ from etl.overview import (
     RelayPart,
     VerifiedPart,
 )
-from relay.measures import LagPoint
+from sluice.relay.measures import LagPoint
 
 DEADLINE_S = 120.0
 
@@ -65,11 +65,11 @@ def test_whatever_there_is_to_say_it_fits_the_terminal_and_the_keys_are_its_last
     )
     points = [LagPoint(n, float(n), None, 1.0, 1.0) for n in range(360)]
     for width, height in ((80, 24), (40, 10), (200, 60)):
-        lines = screen(Shown("shop", seen, points), width, height, "keys").plain.splitlines()
+        lines = screen(PipelineView("shop", seen, points), width, height, "keys").plain.splitlines()
         assert len(lines) == height
         assert max(map(len, lines)) <= width
         assert lines[-1] == "keys"
-    text = screen(Shown("shop", seen, points), 80, 200).plain
+    text = screen(PipelineView("shop", seen, points), 80, 200).plain
     assert "shop" in text
     for said in (
         "and 4 more pumps",
@@ -84,17 +84,18 @@ def test_whatever_there_is_to_say_it_fits_the_terminal_and_the_keys_are_its_last
 
 def test_what_others_wrote_gives_the_terminal_no_orders() -> None:
     seen = overview(held_back=("table \x1b]0;gotcha\x07 \x1b[2J",), errors={"upstream": "\x1b[2J"})
-    text = screen(Shown("\x1b[31m", seen), 80, 24).plain
+    text = screen(PipelineView("\x1b[31m", seen), 80, 24).plain
     assert "\x1b" not in text
     assert "\x07" not in text
-    assert "\x1b" not in screen(Shown("a", None, error="\x1b[2J"), 80, 24).plain
+    assert "\x1b" not in screen(PipelineView("a", None, error="\x1b[2J"), 80, 24).plain
 
 
 @pytest.mark.parametrize("state", STATES)
 def test_each_state_is_shown_by_its_name(state: str) -> None:
     seen = overview(landing=LandingPart(state, 0, None, 0.0, 0.0, 0))
     assert any(
-        line.startswith("landing") and state in line for line in screen(Shown("", seen), 80, 24).plain.split("\n")
+        line.startswith("landing") and state in line
+        for line in screen(PipelineView("", seen), 80, 24).plain.split("\n")
     )
 
 
@@ -129,7 +130,7 @@ def test_settings_that_cannot_be_read_are_shown_in_place_of_a_stack_trace(files_
 def test_in_a_terminal_of_80_by_24_it_shows_the_way_and_q_ends_it(files_config: Path) -> None:
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    command = [sys.executable, "-m", "cli", "top", "--every", "0.2", "--config", str(files_config)]
+    command = [sys.executable, "-m", "sluice.cli", "top", "--every", "0.2", "--config", str(files_config)]
     process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=os.environ | {"TERM": "xterm"})
     os.close(slave)
     try:

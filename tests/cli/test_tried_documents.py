@@ -8,11 +8,11 @@ from typing import NamedTuple
 import pytest
 from click.testing import CliRunner
 
-from cli import group
-from embedded.compare import compare
-from embedded.launch import connect
-from embedded.processes import marked
-from embedded.stack import Stack
+from sluice.cli import group
+from sluice.devstack.compare import compare
+from sluice.devstack.launch import connect
+from sluice.devstack.processes import tagged
+from sluice.devstack.stack import Stack
 from tests.cli.documented import ON_THE_STACK
 from tests.cli.typed import ROOT, started, typed
 
@@ -63,7 +63,7 @@ def tried(tmp_path_factory):
         yield Tried(stack)
     finally:
         stack.down()
-    assert marked(stack.home) == []
+    assert tagged(stack.home) == []
 
 
 @pytest.mark.timeout(900)

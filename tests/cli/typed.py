@@ -17,7 +17,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from cli import main
+from sluice.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,7 +54,7 @@ def _of_process() -> tuple[object, ...]:
 def started(*words: object, env: Mapping[str, str] | None = None, cwd: Path = ROOT) -> CompletedProcess[str]:
     """The same."""
     return subprocess.run(
-        [sys.executable, "-m", "cli", *map(str, words)],
+        [sys.executable, "-m", "sluice.cli", *map(str, words)],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
         capture_output=True,

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from relay import Control, RelayLog
+from sluice.relay import Control, RelayLog
 from tests.cli.documented import in_sentences, typed
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
@@ -72,10 +72,10 @@ def test_each_pipeline_has_dags_of_its_own_and_a_bad_file_takes_none_away_from_t
         assert Path(file).name == "pipelines.py"
         assert all(f"{name}.toml" in said for name in ("twin", "my shop", "broken"))
         assert "/shop.toml" not in said
-        from etl.task import TaskStopped
+        from sluice.etl.tasks.airflow_task import TaskFailedPermanently
 
         land = found.dags["replicate_broken"].get_task("land").python_callable
-        with pytest.raises(TaskStopped, match=r"broken\.toml"):
+        with pytest.raises(TaskFailedPermanently, match=r"broken\.toml"):
             land(params={"run_seconds": 1})
 
 
@@ -114,7 +114,7 @@ def test_a_task_of_replicate_that_was_started_again_ends_with_its_run(dag_bag, t
     monkeypatch.setenv("SLUICE_CONFIG", str(tmp_path / "sluice.toml"))
     monkeypatch.setenv("AIRFLOW_IS_K8S_EXECUTOR_POD", "True")  # so that nothing stays behind
     RelayLog.open(f"file://{tmp_path}/relay").change_control(lambda _: Control(land_paused=True, apply_paused=False))
-    monkeypatch.setattr("etl.airflow_run.LEAST_S", 0.1)
+    monkeypatch.setattr("sluice.etl.tasks.airflow_run.MIN_TASK_S", 0.1)
     run = SimpleNamespace(start_date=datetime.now(UTC) - timedelta(days=1))
     params = {"run_seconds": 86_000, "mode": "as in sluice.toml", "until": None}
     landed = dag_bag.dags["replicate"].get_task("land").python_callable(params=params, dag_run=run)
@@ -134,8 +134,12 @@ def test_a_task_of_archive_that_was_started_again_ends_with_its_run_so_that_file
     dag_bag, monkeypatch
 ):
     found = []
-    monkeypatch.setattr("etl.archive.tasks.archive", lambda settings, seconds, got_on: found.append(seconds) or {})
-    monkeypatch.setattr("etl.task.run_task", lambda pipeline, what, work: work(None, lambda _: None))
+    monkeypatch.setattr(
+        "sluice.etl.tasks.archive.archive", lambda settings, seconds, got_on: found.append(seconds) or {}
+    )
+    monkeypatch.setattr(
+        "sluice.etl.tasks.airflow_task.run_task", lambda pipeline, what, work: work(None, lambda _: None)
+    )
     run = SimpleNamespace(start_date=datetime.now(UTC) - timedelta(seconds=600))
     dag_bag.dags["archive"].get_task("archive").python_callable(params={"run_seconds": 900}, dag_run=run)
     assert found == [pytest.approx(300, abs=20)]
@@ -156,7 +160,7 @@ def test_continuous_verification_that_was_started_again_or_tried_again_ends_with
             raise ConnectionResetError("not yet")
         return {}
 
-    monkeypatch.setattr("etl.verify.watching.watch", watch)
+    monkeypatch.setattr("sluice.etl.verify.continuous_task.run_continuous_task", watch)
     run = SimpleNamespace(start_date=datetime.now(UTC) - timedelta(seconds=300))
     dag_bag.dags["verify_continuously"].get_task("watch").python_callable(dag_run=run)
     assert found == [pytest.approx(240, abs=20)] * 2 and found[0] > found[1]
@@ -188,7 +192,7 @@ def test_every_parameter_has_a_default_that_is_valid_and_a_description(dag_bag):
 
 
 def test_operate_runs_when_it_is_triggered_and_offers_every_action_of_the_command_line(dag_bag):
-    from etl.operate import ACTIONS
+    from sluice.etl.operate import ACTIONS
 
     dag = dag_bag.dags["operate"]
     assert type(dag.timetable).__name__ == "NullTimetable"
@@ -196,8 +200,8 @@ def test_operate_runs_when_it_is_triggered_and_offers_every_action_of_the_comman
 
 
 def test_the_task_of_operate_does_what_the_form_says_and_refuses_what_makes_no_sense(dag_bag, tmp_path, monkeypatch):
-    from relay import Control, RelayLog
-    from relay.jobs import JobError, Jobs, Runner, Touches
+    from sluice.relay import Control, RelayLog
+    from sluice.relay.jobs import JobError, Jobs, Runner, WriteScope
 
     url = f"file://{tmp_path}/relay"
     (tmp_path / "sluice.toml").write_text(
@@ -230,10 +234,10 @@ def test_the_task_of_operate_does_what_the_form_says_and_refuses_what_makes_no_s
     assert len(relay.decisions.list()) == 1
     assert str(ts + 1) in run("status")
     assert run("show") == "[]"
-    job = Jobs(relay.storage).create("backfill", {}, Touches("db", ("d.t",)), "ann")
+    job = Jobs(relay.storage).create("backfill", {}, WriteScope("db", ("d.t",)), "ann")
     assert '"state": "planned"' in run("jobs")
     assert "nobody runs it" in run("pause-job", job.id)
-    with job.run_as(Runner("a test")):
+    with job.run(Runner("a test")):
         assert "does so after what is under way" in run("pause-job", job.id)
         assert job.entry().state == "pausing" and job.entry().by == "airflow manual__1"
         run("cancel-job", job.id)
@@ -252,10 +256,10 @@ def test_the_task_of_operate_does_what_the_form_says_and_refuses_what_makes_no_s
 
 
 def test_modes_are_those_of_the_settings(dag_bag):
-    from etl.operate import AS_SET
-    from etl.settings import MODES
+    from sluice.etl.operate import MODE_AS_SET
+    from sluice.etl.settings import MODES
 
-    assert tuple(dag_bag.dags["replicate"].params.get_param("mode").schema["enum"]) == (AS_SET, *MODES)
+    assert tuple(dag_bag.dags["replicate"].params.get_param("mode").schema["enum"]) == (MODE_AS_SET, *MODES)
 
 
 def test_parsing_a_dag_file_imports_nothing_heavy_and_is_quick(tmp_path):
@@ -291,7 +295,7 @@ def test_bootstrap_plans_copies_side_by_side_and_finishes_when_it_is_triggered(d
 
 
 def test_restore_plans_and_does_it_when_it_is_triggered_and_plans_only_unless_asked(dag_bag):
-    from etl.restore.form import request_of
+    from sluice.etl.restore.form import restore_request_from_form
 
     dag = dag_bag.dags["restore"]
     assert type(dag.timetable).__name__ == "NullTimetable"
@@ -301,35 +305,35 @@ def test_restore_plans_and_does_it_when_it_is_triggered_and_plans_only_unless_as
     form = deepcopy(dag.params)
     form["tables"] = ["shop.*", ""]  # as Airflow's form sends a line and its end
     said = form.validate() | {"until": "before:470614793860415502", "replacing": ["a.b", " "], "verify": False}
-    request = request_of(said)
+    request = restore_request_from_form(said)
     assert (request.until, request.tables, request.into) == (470614793860415501, ("shop.*",), "{schema}_restored")
     assert (request.replacing, request.verify, request.target) == (("a.b",), False, {})
 
 
 def test_the_form_of_restore_takes_a_folder_for_files_and_refuses_a_database_beside_it(dag_bag):
-    from etl.restore import FilesRequest, RestoreError
-    from etl.restore.form import files_request_of
+    from sluice.etl.restore import FilesRequest, RestoreError
+    from sluice.etl.restore.form import files_request_from_form
 
     form = dag_bag.dags["restore"].params
-    assert files_request_of(form.validate()) is None
+    assert files_request_from_form(form.validate()) is None
     said = form.validate() | {"until": "470614793860415501", "tables": ["shop.*", ""], "folder": "/backup/shop"}
     wanted = FilesRequest(470614793860415501, ("shop.*",), Path("/backup/shop"))
-    assert files_request_of(said) == wanted
+    assert files_request_from_form(said) == wanted
     assert FilesRequest.from_json(wanted.to_json()) == wanted
     for beside in ({"into": "{schema}_x"}, {"connection": "spare"}, {"verify": False}):
         with pytest.raises(RestoreError, match="nothing of a database"):
-            files_request_of(said | beside)
+            files_request_from_form(said | beside)
 
 
 def test_what_the_form_of_bootstrap_says_is_what_the_command_says(dag_bag):
-    from etl.copy import CsvFormat, DumplingOptions, wish_of
+    from sluice.etl.copy import CsvFormat, DumplingOptions, request_from_form
 
     values = dict(dag_bag.dags["bootstrap"].params) | {
         "source": " s3://dumps/first ", "tables": ["shop.*"], "csv_separator": "\\t", "csv_delimiter": "",
         "csv_line_terminator": "\\r\\n", "csv_header": False, "escape_backslash": False,
     }  # fmt: skip
-    wish = wish_of(values, "ann")
+    wish = request_from_form(values, "ann")
     assert (wish.url, wish.globs, wish.into, wish.by) == ("s3://dumps/first", ("shop.*",), (), "ann")
     assert wish.options == DumplingOptions(CsvFormat("\t", "", "\r\n", header=False), escapes=False)
-    untouched = wish_of(dict(dag_bag.dags["bootstrap"].params), "ann")
+    untouched = request_from_form(dict(dag_bag.dags["bootstrap"].params), "ann")
     assert (untouched.url, untouched.options) == ("tidb://", DumplingOptions())

@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from deploy.start import healthy
-from etl import load_settings
-from expectations.propose import propose_for_replication
-from expectations.suite import REPLICATION
-from expectations.suite_files import SuiteFolder, text_of
+from sluice.etl import load_settings
+from sluice.expectations.propose import propose_for_replication
+from sluice.expectations.suite import REPLICATION
+from sluice.expectations.suite_files import SuiteFolder, text_of
 from tests.deploy import docker_file
 from tests.deploy.compose_file import FILE, ROOT, defaults, document, filled, seconds, services
 

@@ -19,8 +19,8 @@ from typing import Any
 import pymysql
 import pytest
 
-from embedded.compare import compare
-from embedded.recording import Recording
+from sluice.devstack.compare import compare
+from sluice.devstack.recording import Recording
 from tests.deploy.as_processes import DEADLINE_S, Machine
 from tests.deploy.compose_file import ROOT
 from tests.deploy.own_network import own_network

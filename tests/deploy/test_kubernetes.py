@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from deploy.start import healthy
-from etl.settings import parse_settings
-from pump_service.config import Config
+from sluice.etl.settings import parse_settings
+from sluice.pump_service.config import Config
 from tests.deploy.compose_file import ROOT, defaults, seconds, services
 from tests.deploy.docker_file import TARGETS, stages
 

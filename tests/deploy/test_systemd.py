@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 import pytest
 
-from cli import group
-from pump_service.config.flags import parse_flags
-from pump_service.front import descriptors
+from sluice.cli import group
+from sluice.pump_service.config.flags import parse_flags
+from sluice.pump_service.listener import descriptors
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
 PREFIX = "/opt/sluice/bin/"
@@ -124,7 +124,7 @@ def test_what_a_unit_starts_is_shut_in_comes_back_after_a_failure_and_has_time_t
     assert service["Restart"] == "on-failure" and int(service["RestartSec"]) > 0
     assert int(service["TimeoutStopSec"]) >= 15
     assert service["WorkingDirectory"] in {f"/var/lib/{name}" for name in service["StateDirectory"].split()}
-    assert int(service["LimitNOFILE"]) >= descriptors._WANTED
+    assert int(service["LimitNOFILE"]) >= descriptors._TARGET_NOFILE
 
 
 @by_name(UNITS)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from deploy.tiup.tarball import bundle, name_of_tarball, pack
-from embedded.stack import Stack
+from sluice.devstack.stack import Stack
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -14,9 +14,9 @@ from typing import Any
 import google_crc32c
 import pymysql
 
-from relay import Appointment, Load, Ready, RelayLog
+from sluice.relay import AlignedChunk, ChunkReady, LoadFile, RelayLog
+from sluice.tidb.codec.float import format_float
 from tests.etl.random_history import TABLES, History, _collated, _shown
-from upstream.codec.float import format_float
 
 Row = dict[str, Any]
 KEYS = {
@@ -112,24 +112,24 @@ def found(connection: pymysql.connections.Connection, piece: Cut) -> list[tuple[
     return sorted((row for row in rows if piece.holds(dict(zip(at, row)))), key=repr)
 
 
-def make_ready(relay: RelayLog, told: Told, piece: Cut, at_ts: int, number: int = 0, **more: Any) -> Appointment:
+def make_ready(relay: RelayLog, told: Told, piece: Cut, at_ts: int, number: int = 0, **more: Any) -> AlignedChunk:
     """An appointment of which the rows are read already, in two files."""
     asked = appoint(relay, piece, at_ts, number, **more)
     deliver(relay, told, piece, asked)
     return asked
 
 
-def appoint(relay: RelayLog, piece: Cut, at_ts: int, number: int = 0, **more: Any) -> Appointment:
+def appoint(relay: RelayLog, piece: Cut, at_ts: int, number: int = 0, **more: Any) -> AlignedChunk:
     """An appointment without an outcome."""
-    asked = Appointment(
+    asked = AlignedChunk(
         at_ts, more.pop("job", "job"), number, TABLES[piece.table].id, "rnd", piece.table,
         condition=piece.condition, key=(piece.column,) if piece.column else (), **more,
     )  # fmt: skip
-    relay.appointments.make(asked)
+    relay.aligned_chunks.make(asked)
     return asked
 
 
-def deliver(relay: RelayLog, told: Told, piece: Cut, asked: Appointment) -> None:
+def deliver(relay: RelayLog, told: Told, piece: Cut, asked: AlignedChunk) -> None:
     """The rows of an appointment, and its outcome."""
     rows = told.rows_at(asked.at_ts, piece)
     loads = [
@@ -137,15 +137,15 @@ def deliver(relay: RelayLog, told: Told, piece: Cut, asked: Appointment) -> None
         for n, some in enumerate((rows[::2], rows[1::2]))
         if some
     ]
-    relay.appointments.settle(asked.at_ts, Ready(TABLES[piece.table].to_json(), asked.at_ts, tuple(loads)))
+    relay.aligned_chunks.settle(asked.at_ts, ChunkReady(TABLES[piece.table].to_json(), asked.at_ts, tuple(loads)))
 
 
-def _write(relay: RelayLog, path: str, table: Any, rows: Sequence[Row]) -> Load:
+def _write(relay: RelayLog, path: str, table: Any, rows: Sequence[Row]) -> LoadFile:
     names = [column.name for column in table.columns]
     text = "".join("\t".join(_field(row[name]) for name in names) + "\n" for row in rows).encode()
     relay.storage.create(path, text)
     layout = {"columns": names, "bits": [], "hex": []}
-    return Load(path, layout, len(rows), 0, len(text), google_crc32c.value(text))
+    return LoadFile(path, layout, len(rows), 0, len(text), google_crc32c.value(text))
 
 
 def _field(value: Any) -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from etl.settings import Settings, load_settings
-from relay import RelayLog
+from sluice.etl.settings import Settings, load_settings
+from sluice.relay import RelayLog
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from embedded.control import ClusterControl
-from embedded.stack import Stack
+from sluice.devstack.control import ClusterControl
+from sluice.devstack.stack import Stack
 
 _PATIENCE_S = 240
 

@@ -106,7 +106,7 @@ class _Steps:
 def _watch(steps: _Steps) -> None:
     import pymysql.connections
 
-    from relay.storage import LocalStorage
+    from sluice.relay.storage import LocalStorage
 
     write = pymysql.connections.Connection._write_bytes
 
@@ -127,8 +127,8 @@ def _watch(steps: _Steps) -> None:
 
 
 def _apply(folder: Path, port: int, until: int, mode: str, steps: _Steps) -> None:
-    from etl.apply import run_apply
-    from etl.settings import Apply, Downstream, Relay, Settings, Upstream
+    from sluice.etl.apply import run_apply
+    from sluice.etl.settings import Apply, Downstream, Relay, Settings, Upstream
     from tests.etl.preparing import local_preparer
 
     _watch(steps)
@@ -164,10 +164,10 @@ def _state(pid: int, timeout_s: float) -> str:
 
 
 def _main() -> None:
-    import etl.apply  # what is imported here needs no import in each
-    import etl.sinks.mysql_parallel
+    import sluice.etl.apply  # what is imported here needs no import in each
+    import sluice.etl.downstream.sinks.mysql_parallel
 
-    assert etl.sinks.mysql_parallel
+    assert sluice.etl.downstream.sinks.mysql_parallel
     children = set()
     for line in sys.stdin:
         request = json.loads(line)

@@ -2,7 +2,7 @@
 on.
 
 `histories` tell what is applied, `Point` is one run, `run_point` makes it. The suite runs some of them,
-`bench/freeze.py` all.
+`bench/stall_points.py` all.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relay import DELETE, INSERT, UPDATE
+from sluice.relay import DELETE, INSERT, UPDATE
+from sluice.tidb.rows import encode_delete, encode_insert, encode_update
 from tests.etl.freezer import Freezer, trace_of
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Story, column, table
-from upstream.rows import encode_delete, encode_insert, encode_update
 
 DROP_TABLE, ADD_COLUMN, TRUNCATE_TABLE, RENAME_TABLES = 4, 5, 11, 47
 _BLOCKED_S = 30.0

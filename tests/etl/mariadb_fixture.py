@@ -17,11 +17,11 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from etl.dialect import Dialect
-from etl.downstream import MySQLSession
-from etl.settings import Downstream
+from sluice.etl.changes.dialect import Dialect
+from sluice.etl.downstream import MySQLSession
+from sluice.etl.settings import Downstream
 
-MARIADB = Dialect.of("10.11.0-MariaDB")
+MARIADB = Dialect.from_version("10.11.0-MariaDB")
 """For tests that need no server."""
 AS_ROOT = ("--user=root",) if os.geteuid() == 0 else ()
 """MariaDB's programs refuse to run as root unless they are given its name, and refuse the name to anybody else."""
@@ -77,7 +77,7 @@ class MariaDBServer:
     def dialect(self) -> Dialect:
         """What the server is and can do."""
         with self.connect() as connection:
-            return Dialect.of(str(connection.get_server_info()))  # type: ignore[no-untyped-call]
+            return Dialect.from_version(str(connection.get_server_info()))  # type: ignore[no-untyped-call]
 
     def start(self) -> None:
         if self.port:  # its users know it

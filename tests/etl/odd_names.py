@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from etl.formats.sql_text import quote_name
+from sluice.etl.changes.formats.sql_text import quote_name
+from sluice.tidb.schema import Schema, Table
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Story, table
-from upstream.schema import Schema, Table
 
 SCHEMAS = ("my.db", "MyApp", "my")
 NAMES = ("orders", "order-items", "100%", "a b", "db.orders", "a`b", 'say "x"', "it's", "[x]*", "Größe")

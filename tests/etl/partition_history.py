@@ -15,15 +15,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from etl.landing.definitions_used import DefinitionsUsed
-from etl.recorded_schema import RecordedSchema
-from relay import DELETE, INSERT, PART_SCHEMA, UPDATE, RelayLog, Window
-from upstream.codec import encode_int
-from upstream.ddl_actions import Action
-from upstream.ddl_job import Effect, PastMove
-from upstream.rows import ROWID_NAME, encode_delete, encode_insert, encode_update
-from upstream.schema import Column, Index, Table
-from upstream.tikv import Lock, Mvcc, Write
+from sluice.etl.changes.recorded_schema import RecordedSchema
+from sluice.etl.landing.definitions_used import DefinitionResolver
+from sluice.relay import DELETE, INSERT, PART_SCHEMA, UPDATE, RelayLog, WindowRecord
+from sluice.tidb.codec import encode_int
+from sluice.tidb.ddl_actions import Action
+from sluice.tidb.ddl_job import DdlEffect, FinishedRowMove
+from sluice.tidb.rows import ROWID_NAME, encode_delete, encode_insert, encode_update
+from sluice.tidb.schema import Column, Index, Table
+from sluice.tidb.tikv import Mvcc, MvccLock, MvccWrite
 
 Row = dict[str, Any]
 FIRST_TS = 400_000_000_000 << 18
@@ -136,11 +136,11 @@ class PartitionHistory:
         found = {}
         for key in keys:
             writes = dict(self._writes.get(key, ()))  # of one transaction the last one
-            *rest, last = [*(Write(kind, start_ts, start_ts + 1) for start_ts, kind in writes.items()), None]
+            *rest, last = [*(MvccWrite(kind, start_ts, start_ts + 1) for start_ts, kind in writes.items()), None]
             lock = None
             if rest and self._rng.random() < 0.3:
                 write = rest.pop()
-                lock = Lock(write.start_ts, b"k", 1, write.kind)
+                lock = MvccLock(write.start_ts, b"k", 1, write.kind)
             found[key] = Mvcc(lock, tuple(write for write in (*rest, last) if write is not None))
         return found
 
@@ -258,7 +258,7 @@ class PartitionHistory:
                     "schema_version": self._version,
                     "schema_name": "d",
                     "table_name": "t",
-                    "effect": Effect({}, tables).to_json(),
+                    "effect": DdlEffect({}, tables).to_json(),
                     "began_ts": began,
                     "versions": versions,
                     "finished_ts": self._ts + 1,
@@ -307,7 +307,7 @@ class PartitionHistory:
             documents = {str(i): tables[i].to_json() for i in wanted if i in tables}
             for ddl in ddls:
                 version = ddl["schema_version"]
-                for i, after in Effect.from_json(ddl["effect"]).tables.items():
+                for i, after in DdlEffect.from_json(ddl["effect"]).tables.items():
                     tables.pop(i, None) if after is None else tables.update({i: after})
             done += [
                 {
@@ -326,7 +326,7 @@ class PartitionHistory:
             ]
             known = max((self._version_at[row[0]] for row in rows), default=0)
             dropping = dropping or any(known >= ddl["versions"][0] for ddl in coming[:1])
-            window = Window(
+            window = WindowRecord(
                 lo,
                 hi,
                 7,
@@ -341,16 +341,16 @@ class PartitionHistory:
                 moved=tuple(moved),
                 relaxed={str(_T): []} if dropping and _T in used else {},
             )
-            moves = [PastMove.from_json(move) for move in done]
+            moves = [FinishedRowMove.from_json(move) for move in done]
             if self._locks:
-                schema, parts = DefinitionsUsed(relay, self.ask, lambda: 0).settle(
-                    RecordedSchema.of(window),
+                schema, parts = DefinitionResolver(relay, self.ask, lambda: 0).settle(
+                    RecordedSchema.from_window(window),
                     moves,
                     window.parts,
                     (lo, hi, "t"),
                     to_come=lambda _, at=version: [self.table(d) for v, d in self._versions.items() if v > at],
                 )
-                window = replace(schema.put_into(window), parts=parts)
+                window = replace(schema.write_to(window), parts=parts)
             relay.commit(window)
             dropping = dropping and not ddls
             lo = hi

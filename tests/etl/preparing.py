@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from etl.apply import prepare_options
-from etl.apply.run import Prepare
-from etl.prepare import prepare
-from etl.settings import Settings
+from sluice.etl.apply import prepare_options
+from sluice.etl.apply.run import Prepare
+from sluice.etl.changes.planning import prepare
+from sluice.etl.settings import Settings
 
 
 def local_preparer(settings: Settings) -> Prepare:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from relay import DELETE, INSERT, PART_SCHEMA, UPDATE, RelayLog, Window
-from upstream.codec.float import format_float
-from upstream.rows import ROWID_NAME, encode_delete, encode_insert, encode_update
-from upstream.schema import Column, Index, Table
+from sluice.relay import DELETE, INSERT, PART_SCHEMA, UPDATE, RelayLog, WindowRecord
+from sluice.tidb.codec.float import format_float
+from sluice.tidb.rows import ROWID_NAME, encode_delete, encode_insert, encode_update
+from sluice.tidb.schema import Column, Index, Table
 
 Row = dict[str, Any]
 
@@ -175,7 +175,7 @@ class History:
             part = relay.write_part(lo, hi, "t", 0, [batch])
             assert part is not None
             tables = {str(table.id): table.to_json() for table in TABLES.values()}
-            relay.commit(Window(lo, hi, 7, "t", 0, len(chosen), len(rows), 1, (part,), tables))
+            relay.commit(WindowRecord(lo, hi, 7, "t", 0, len(chosen), len(rows), 1, (part,), tables))
             lo = hi
         return relay
 

@@ -14,24 +14,24 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from embedded.cluster.row_writes import RowWrites
-from embedded.collations import shown_new_collations
-from etl.explode import Exploder
-from etl.landing._job import TableSpan
-from etl.landing._schema_then import SchemaThen
-from etl.landing._second_writes import SecondWrites
-from etl.landing._window_rows import WindowRows
-from etl.landing.definitions_used import AskTiKV, DefinitionsUsed
-from etl.landing.schema import LandingSchema, late_jobs, reorganized_since
-from etl.recorded_schema import RecordedSchema
-from relay import RelayLog, Window
-from upstream import TiKVError, pb
-from upstream.history import SchemaHistory
-from upstream.partitions import physical_ids
-from upstream.schema import Table
-from upstream.tikv import Mvcc, Write
-from upstream.tikv.meta import read_ddl_jobs, string_key
-from upstream.window_schema import WINDOW_SCHEMA
+from sluice.devstack.collations import shown_new_collations
+from sluice.devstack.tidb.row_writes import RowWrites
+from sluice.etl.changes.recorded_schema import RecordedSchema
+from sluice.etl.landing._job import TableSpan
+from sluice.etl.landing._schema_rebuild import SchemaRebuilder
+from sluice.etl.landing._second_writes import DuplicateWrites
+from sluice.etl.landing._window_rows import WindowRows
+from sluice.etl.landing.definitions_used import AskTiKV, DefinitionResolver
+from sluice.etl.landing.extract import RowExtractor
+from sluice.etl.landing.schema import LandingSchema, late_jobs, reorganized_since
+from sluice.relay import RelayLog, WindowRecord
+from sluice.tidb import TiKVError, pb
+from sluice.tidb.history import SchemaHistory
+from sluice.tidb.partitions import physical_ids
+from sluice.tidb.schema import Table
+from sluice.tidb.tikv import Mvcc, MvccWrite
+from sluice.tidb.tikv.meta import read_ddl_jobs, string_key
+from sluice.tidb.window_schema import WINDOW_SCHEMA
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 _HISTORY_PREFIX = "6d44444c4a6f624869ff73746f7279"
@@ -170,7 +170,7 @@ def _begun_again(relay: RelayLog, meta: Any, old_collations: bool) -> LandingSch
     last = relay.last()
     if last is None:
         return None
-    then = SchemaThen(meta, meta.tso(), old_collations=old_collations)
+    then = SchemaRebuilder(meta, meta.tso(), old_collations=old_collations)
 
     def has_landed(job_id: int, since_ts: int) -> bool:
         return any(int(ddl["job_id"]) == job_id for window in relay.windows(0) for ddl in window.ddls)
@@ -181,22 +181,22 @@ def _begun_again(relay: RelayLog, meta: Any, old_collations: bool) -> LandingSch
     doubled = dict.fromkeys(reorganized_since(meta, meta.tso(), last.schema_version, known), False)
     return LandingSchema(
         found, meta, meta, last.relaxed, known, lambda early: then.without(last.schema_version, early), has_landed,
-        doubled | RecordedSchema.of(last).doubled,
+        doubled | RecordedSchema.from_window(last).doubled,
     )  # fmt: skip
 
 
-def _row_writes(folder: Path) -> Mapping[bytes, list[Write]]:
+def _row_writes(folder: Path) -> Mapping[bytes, list[MvccWrite]]:
     """Return TiKV's writes of rows in partitions by key: those that the recording keeps, or the stand-in TiKV's."""
-    found = defaultdict[bytes, list[Write]](list)
+    found = defaultdict[bytes, list[MvccWrite]](list)
     if (folder / ROW_WRITES).exists():
         with gzip.open(folder / ROW_WRITES, "rt", encoding="utf-8") as lines:
             for entry in map(json.loads, lines):
-                found[bytes.fromhex(entry["key"])] = [Write(*write) for write in entry["writes"]]
+                found[bytes.fromhex(entry["key"])] = [MvccWrite(*write) for write in entry["writes"]]
         return found
     rows = RowWrites(_meta_values(folder).items())
     for commit_ts, start_ts, payload in committed(folder):
         for key in rows.commit(rows.images(payload)):
-            found[key].append(Write(0, start_ts, commit_ts))
+            found[key].append(MvccWrite(0, start_ts, commit_ts))
     return found
 
 
@@ -225,18 +225,20 @@ def land(
         history.use_old_collations()
     landing = LandingSchema(history, meta, meta)
     restarts = random.Random(spread.random()) if spread is not None else None
-    definitions = DefinitionsUsed(relay, asked_of(folder), lambda: 0)
-    second_writes = SecondWrites(relay, asked_of(folder))
+    definitions = DefinitionResolver(relay, asked_of(folder), lambda: 0)
+    second_writes = DuplicateWrites(relay, asked_of(folder))
     lo = rows[0][0] - 1
     for first in range(0, len(rows), transactions):
         if restarts is not None and restarts.random() < _RESTARTS:
             landing = _begun_again(relay, meta, history.has_old_collations) or landing
         chosen = rows[first : first + transactions]
         hi = chosen[-1][0]
-        exploder = Exploder("recording")
-        whole = list(exploder.explode(_batch(chosen)))
+        exploder = RowExtractor("recording")
+        whole = list(exploder.extract(_batch(chosen)))
         pumps = (
-            [whole] if spread is None else [list(Exploder().explode(_batch(some))) for some in _held(chosen, spread)]
+            [whole]
+            if spread is None
+            else [list(RowExtractor().extract(_batch(some))) for some in _held(chosen, spread)]
         )
         written = [relay.write_part(lo, hi, "test", number, batches) for number, batches in enumerate(pumps)]
         totals = exploder.totals
@@ -252,7 +254,7 @@ def land(
         schema = landing.with_doubled(schema, differ)
         moves = landing.recent_moves(schema, spans)
         schema, parts = definitions.settle(schema, moves, parts, (lo, hi, "test"), (), landing.definitions_to_come)
-        window = Window(
+        window = WindowRecord(
             lo,
             hi,
             cluster_id,
@@ -263,6 +265,6 @@ def land(
             schema.schema_version,
             parts,
         )
-        relay.commit(schema.put_into(window))
+        relay.commit(schema.write_to(window))
         lo = hi
     return relay

@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from embedded.launch.part import Site, base_environment
-from embedded.launch.spark import spark as spark_part
+from sluice.devstack.launch.service import StackPaths, base_environment
+from sluice.devstack.launch.spark import spark as spark_part
 
 
 def free_port() -> int:
@@ -30,7 +30,7 @@ class SparkServer:
     """A Spark Connect server as a child process; `kill` and `start` again keep its port."""
 
     def __init__(self, home: Path) -> None:
-        self.part = spark_part(Site(home, {"spark": free_port()}, home))
+        self.part = spark_part(StackPaths(home, {"spark": free_port()}, home))
         self.remote = f"sc://127.0.0.1:{self.part.ports['connect']}"
         self.log = home / "spark.log"
         self._process: subprocess.Popen[bytes] | None = None

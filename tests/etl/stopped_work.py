@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Self
 
 ROOT = Path(__file__).parents[2]
-_STEPS = ("new_file", "new_whole_file", "new_scratch", "create", "replace", "read", "open", "names", "remove")
+_STEPS = ("new_file", "new_whole_file", "new_temp_file", "create", "replace", "read", "open", "names", "remove")
 _FILE_STEPS = ("mkdir", "open", "read_bytes", "write_text", "replace", "unlink", "iterdir", "stat", "rmdir")
 
 
@@ -132,10 +132,10 @@ def stop_at(step: int | str, told: Any, how: signal.Signals = signal.SIGSTOP, wi
                 os.kill(os.getpid(), how)
 
     if within is None:
-        from etl.spark._line import Line
-        from relay.storage import LocalStorage
+        from sluice.etl.spark._line import WorkerConnection
+        from sluice.relay.storage import LocalStorage
 
-        for owner, names in ((LocalStorage, _STEPS), (Line, ("send", "receive"))):
+        for owner, names in ((LocalStorage, _STEPS), (WorkerConnection, ("send", "receive"))):
             _step(owner, names, lambda _, args: str(args[0]) if args and isinstance(args[0], str) else "", note)
     else:
         _step(Path, _FILE_STEPS, lambda path, _: path.name if path.is_relative_to(within) else None, note)

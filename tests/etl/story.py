@@ -15,14 +15,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from etl.apply import ApplySummary, run_apply
-from etl.settings import Relay, Settings, Upstream
-from relay import DELETE, INSERT, PART_SCHEMA, UPDATE, RelayLog, Window
+from sluice.etl.apply import ApplySummary, run_apply
+from sluice.etl.settings import Relay, Settings, Upstream
+from sluice.relay import DELETE, INSERT, PART_SCHEMA, UPDATE, RelayLog, WindowRecord
+from sluice.tidb.ddl_job import DdlEffect
+from sluice.tidb.rows import ROWID_NAME, encode_delete, encode_insert, encode_update
+from sluice.tidb.schema import Column, Index, Schema, Table
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
-from upstream.ddl_job import Effect
-from upstream.rows import ROWID_NAME, encode_delete, encode_insert, encode_update
-from upstream.schema import Column, Index, Schema, Table
 
 _TYPES = {
     "tinyint": 1,
@@ -175,7 +175,7 @@ class Story:
         """A finished DDL job: its type, its text as in the binlog, the tables as they are afterwards (a
         number: gone).
         """
-        effect = Effect(
+        effect = DdlEffect(
             dict(schemas or {}), {t if isinstance(t, int) else t.id: None if isinstance(t, int) else t for t in tables}
         )
         before = {i: t for i, t in self._tables.items() if i in effect.tables}
@@ -261,7 +261,9 @@ class Story:
             parts = (part,)
         documents = {str(i): t.to_json() for i, t in tables.items()}
         self._relay.commit(
-            Window(lo, self._ts, self.cluster_id, "t", 0, 1, len(rows), self._version, parts, documents, tuple(ddls))
+            WindowRecord(
+                lo, self._ts, self.cluster_id, "t", 0, 1, len(rows), self._version, parts, documents, tuple(ddls)
+            )
         )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from etl.asking import Parties, UnaskedError
+from sluice.etl.operate.polling import DependencyUnavailable, SourcePoller
 
 LONG_S = 300.0
 
@@ -21,7 +21,7 @@ def until(true: Callable[[], bool]) -> None:
 
 
 def test_who_never_answers_is_asked_once_and_told_as_he_was_while_the_others_are_asked_anew() -> None:
-    parties, go, asked = Parties(), threading.Event(), []
+    parties, go, asked = SourcePoller(), threading.Event(), []
 
     def silent() -> str:
         asked.append(1)
@@ -44,17 +44,17 @@ def test_who_never_answers_is_asked_once_and_told_as_he_was_while_the_others_are
 
 
 def test_who_has_not_answered_yet_is_no_error_and_nothing_is_known_of_him() -> None:
-    parties, go = Parties(), threading.Event()
+    parties, go = SourcePoller(), threading.Event()
     found = parties.ask({"one": go.wait}, 0.0)
     assert (found.said, found.missing) == ({}, {"one"})
-    with pytest.raises(UnaskedError):
-        parties.said_by("one", 0.0)
+    with pytest.raises(DependencyUnavailable):
+        parties.latest("one", 0.0)
     go.set()
-    assert parties.said_by("one", LONG_S) is True
+    assert parties.latest("one", LONG_S) is True
 
 
 def test_since_when_somebody_fails_is_told_until_he_answers_again() -> None:
-    parties = Parties()
+    parties = SourcePoller()
 
     def fails() -> None:
         raise OSError("away")
@@ -67,10 +67,10 @@ def test_since_when_somebody_fails_is_told_until_he_answers_again() -> None:
 
 
 def test_who_cannot_be_asked_for_want_of_another_is_not_blamed() -> None:
-    parties = Parties()
+    parties = SourcePoller()
 
     def fails() -> None:
         raise OSError("away")
 
-    found = parties.ask({"one": fails, "other": lambda: parties.said_by("one", LONG_S)}, LONG_S)
+    found = parties.ask({"one": fails, "other": lambda: parties.latest("one", LONG_S)}, LONG_S)
     assert (found.errors, found.missing) == ({"one": "away"}, {"one", "other"})

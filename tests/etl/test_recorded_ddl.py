@@ -6,14 +6,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.formats.layout import Layout
-from etl.prepare import BatchDocument, BegunFlight, CountedBefore, WindowDocument
-from etl.recorded_schema import RecordedSchema, TablesAt
-from etl.steps import KeptRows, LoadDetail, ScopedDdl
-from relay import Part, Window
-from upstream.by_id import tables_by_id, to_json
-from upstream.ddl_job import DdlJob, Effect, PastMove
-from upstream.schema import Column, Index, Schema, Table
+from sluice.etl.changes.formats.layout import LoadLayout
+from sluice.etl.changes.planning import BatchPayload, InFlightPayload, RecountRange, WindowPayload
+from sluice.etl.changes.recorded_schema import RecordedSchema, SchemaTimeline
+from sluice.etl.changes.steps import LoadDetail, ScopedDdl, SurvivingRows
+from sluice.relay import Part, WindowRecord
+from sluice.tidb.ddl_job import DdlEffect, DdlJob, FinishedRowMove
+from sluice.tidb.id_maps import tables_by_id, to_json
+from sluice.tidb.schema import Column, Index, Schema, Table
 
 TS = st.integers(1, 2**62)
 NAMES = st.text(max_size=8)
@@ -42,7 +42,7 @@ TABLES = st.builds(
 )
 SCHEMAS = st.builds(Schema, id=IDS, name=NAMES, charset=NAMES)
 BY_ID = st.dictionaries(IDS, st.none() | TABLES, max_size=2)
-EFFECTS = st.builds(Effect, st.dictionaries(IDS, st.none() | SCHEMAS, max_size=2), BY_ID)
+EFFECTS = st.builds(DdlEffect, st.dictionaries(IDS, st.none() | SCHEMAS, max_size=2), BY_ID)
 VERSIONS = st.lists(st.integers(1, 999), max_size=3).map(tuple)
 FACTS: dict[str, Any] = {
     "start_ts": TS,
@@ -61,8 +61,10 @@ FACTS: dict[str, Any] = {
 JOBS = st.builds(DdlJob, TS, **FACTS) | st.builds(
     DdlJob, TS, **FACTS, began_ts=TS, finished_ts=TS, versions=VERSIONS.filter(bool)
 )
-MOVES = st.builds(PastMove, st.integers(0, 99), IDS, TS, TS, st.integers(0, 999), VERSIONS, BY_ID, EFFECTS)
-KEPT = st.builds(KeptRows, NAMES, NAMES, st.just(LoadDetail(3, layout=Layout(("a",), hex=("a",)))), IDS, TS, IDS)
+MOVES = st.builds(FinishedRowMove, st.integers(0, 99), IDS, TS, TS, st.integers(0, 999), VERSIONS, BY_ID, EFFECTS)
+KEPT = st.builds(
+    SurvivingRows, NAMES, NAMES, st.just(LoadDetail(3, layout=LoadLayout(("a",), hex=("a",)))), IDS, TS, IDS
+)
 SCOPED = st.builds(
     ScopedDdl,
     TS,
@@ -85,14 +87,14 @@ RECORDED = st.builds(
     st.dictionaries(IDS, st.lists(IDS, max_size=2).map(tuple), max_size=2),
 )
 BATCHES = st.builds(
-    BatchDocument,
-    st.lists(st.builds(WindowDocument, TS, TS, TS, PARTS, RECORDED), max_size=2).map(tuple),
+    BatchPayload,
+    st.lists(st.builds(WindowPayload, TS, TS, TS, PARTS, RECORDED), max_size=2).map(tuple),
     st.booleans(),
-    st.none() | st.builds(BegunFlight, TS, st.frozensets(TS, max_size=2)),
+    st.none() | st.builds(InFlightPayload, TS, st.frozensets(TS, max_size=2)),
     st.frozensets(TS, max_size=2),
     st.dictionaries(TS, st.lists(NAMES, max_size=2).map(tuple), max_size=2),
     st.dictionaries(TS, st.lists(PARTS, max_size=2).map(tuple), max_size=2),
-    st.lists(st.builds(CountedBefore, IDS, TS, PARTS), max_size=2).map(tuple),
+    st.lists(st.builds(RecountRange, IDS, TS, PARTS), max_size=2).map(tuple),
     mended=st.frozensets(IDS, max_size=2),
     rows=st.none() | IDS,
 )
@@ -116,31 +118,31 @@ def test_a_scoped_ddl_is_the_same_after_it_was_written_and_read(ddl: ScopedDdl) 
 
 
 @given(MOVES)
-def test_a_past_move_is_the_same_after_it_was_written_and_read(move: PastMove) -> None:
-    assert PastMove.from_json(through_json(move.to_json())) == move
+def test_a_past_move_is_the_same_after_it_was_written_and_read(move: FinishedRowMove) -> None:
+    assert FinishedRowMove.from_json(through_json(move.to_json())) == move
 
 
 @given(BATCHES)
-def test_a_batch_of_windows_is_the_same_after_it_was_written_and_read(batch: BatchDocument) -> None:
-    assert BatchDocument.from_json(through_json(batch.to_json())) == batch
+def test_a_batch_of_windows_is_the_same_after_it_was_written_and_read(batch: BatchPayload) -> None:
+    assert BatchPayload.from_json(through_json(batch.to_json())) == batch
     text = batch.to_text()
-    assert BatchDocument.from_text(text) == BatchDocument.from_text(batch.to_text()) == batch
-    assert BatchDocument.from_text(json.dumps(json.loads(text), indent=1)) == batch
+    assert BatchPayload.from_text(text) == BatchPayload.from_text(batch.to_text()) == batch
+    assert BatchPayload.from_text(json.dumps(json.loads(text), indent=1)) == batch
 
 
 def test_a_batch_names_each_table_once_however_many_windows_it_has() -> None:
     table = {"id": 7, "schema_name": "a", "name": "t" * 10_000}
     schema = RecordedSchema(tables_by_id({"7": table}), (), (), 3)
-    windows = tuple(WindowDocument(n, n + 1, n, (), schema) for n in range(100))
-    text = BatchDocument(windows).to_text()
+    windows = tuple(WindowPayload(n, n + 1, n, (), schema) for n in range(100))
+    text = BatchPayload(windows).to_text()
     assert len(text) < 10_000 + 100 * 200
-    assert [to_json(window.schema.tables) for window in BatchDocument.from_text(text).windows] == [{"7": table}] * 100
+    assert [to_json(window.schema.tables) for window in BatchPayload.from_text(text).windows] == [{"7": table}] * 100
 
 
 @given(RECORDED)
 def test_a_recorded_schema_is_the_same_after_a_record_held_it(schema: RecordedSchema) -> None:
-    window = schema.put_into(Window(1, 2**62, 7, "t", 0, 0, 0, 0))
-    assert RecordedSchema.of(window) == schema
+    window = schema.write_to(WindowRecord(1, 2**62, 7, "t", 0, 0, 0, 0))
+    assert RecordedSchema.from_window(window) == schema
 
 
 TABLE = {"id": 104, "schema_id": 102, "schema_name": "shop", "name": "item",
@@ -182,9 +184,9 @@ def test_a_table_that_nobody_looks_at_is_handed_on_without_being_parsed() -> Non
 
 def test_rows_behind_the_ddl_that_took_the_id_of_their_table_are_read_by_its_last_definition() -> None:
     old, new = Table(5, 1, "d", "t", (Column(1, "a", 0, 3),)), Table(6, 1, "d", "t", (Column(1, "a", 0, 3),))
-    ddl = DdlJob(20, type=72, effect=Effect({}, {5: None, 6: new}))
-    here = TablesAt(RecordedSchema({5: old}, (ddl,), (), 9))
+    ddl = DdlJob(20, type=72, effect=DdlEffect({}, {5: None, 6: new}))
+    here = SchemaTimeline(RecordedSchema({5: old}, (ddl,), (), 9))
     assert (here.reads(5, 10), here.reads(5, 30), here.reads(6, 30), here.reads(6, 10)) == (old, old, new, None)
     assert here.find(5, 30) is None
-    later = TablesAt(RecordedSchema({6: new}, (), (), 9, (ddl.past_move({5: old}),)))
+    later = SchemaTimeline(RecordedSchema({6: new}, (), (), 9, (ddl.past_move({5: old}),)))
     assert (later.reads(5, 40), later.find(5, 40)) == (old, None)

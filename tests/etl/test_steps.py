@@ -7,16 +7,16 @@ import gc
 import pyarrow as pa
 import pytest
 
-from etl.formats.layout import Layout
-from etl.steps import (
-    BytesDetail,
+from sluice.etl.changes.formats.layout import LoadLayout
+from sluice.etl.changes.steps import (
     CommitDetail,
     DeleteDetail,
-    FlightDetail,
+    DroppedUniqueIndex,
+    DropUniqueness,
     FlushDetail,
+    HoldAsBytes,
+    InFlightDetail,
     LoadDetail,
-    RelaxDetail,
-    RelaxedIndex,
     Step,
     TransactionDetail,
     from_batches,
@@ -24,15 +24,15 @@ from etl.steps import (
     to_batches,
 )
 
-WIDE = Layout(("n", "b", "g"), ("b",), ("n",), ("g",), ("g",), ("g",))
+WIDE = LoadLayout(("n", "b", "g"), ("b",), ("n",), ("g",), ("g",), ("g",))
 
 
 def test_steps_come_back_as_they_were() -> None:
     steps = [
-        Step(BytesDetail(("ä", "b"), 4), 4, "d", "t"),
-        Step(RelaxDetail((RelaxedIndex("PRIMARY", (("id", -1), ("é", 3))),)), 4, "d", "t"),
-        Step(FlightDetail(3, (4, 5)), 7),
-        Step(LoadDetail(1, layout=Layout(("n", "é"), hex=("é",))), 5, "d", "t", 3, 0, b"\x00abc"),
+        Step(HoldAsBytes(("ä", "b"), 4), 4, "d", "t"),
+        Step(DropUniqueness((DroppedUniqueIndex("PRIMARY", (("id", -1), ("é", 3))),)), 4, "d", "t"),
+        Step(InFlightDetail(3, (4, 5)), 7),
+        Step(LoadDetail(1, layout=LoadLayout(("n", "é"), hex=("é",))), 5, "d", "t", 3, 0, b"\x00abc"),
         Step(LoadDetail(1, True, False, "u.t", 2, layout=WIDE, replaces=3, keys=("n",), warnings=1), 5, "d", "t", 3),
         Step(DeleteDetail(2, absent=True), 6, "d", "t", 1, 0, b""),
         Step(FlushDetail(), 6),

@@ -7,13 +7,15 @@ from types import SimpleNamespace
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from errors import DefectError
-from errors.of_tasks import say_way_out
-from etl import operate, task, waiting
-from etl.settings.pipelines import pipelines
-from etl.sinks import ApplyError
-from etl.task import TaskStopped, run_beside, run_task
-from relay import Failure, RelayLog
+from sluice.errors import DefectError
+from sluice.etl import operate
+from sluice.etl import retry as waiting
+from sluice.etl.downstream.sinks import ApplyError
+from sluice.etl.settings.pipelines import pipelines
+from sluice.etl.tasks import airflow_task as task
+from sluice.etl.tasks.airflow_task import TaskFailedPermanently, run_paired, run_task
+from sluice.etl.tasks.task_errors import say_way_out
+from sluice.relay import Failure, RelayLog
 
 
 @pytest.fixture
@@ -23,7 +25,7 @@ def relay(tmp_path, monkeypatch):
         f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "{url}"\n[downstream]\nhost = "h"\n'
     )
     monkeypatch.setenv("SLUICE_CONFIG", str(tmp_path / "sluice.toml"))
-    monkeypatch.setattr(task, "_STAYS_S", 0.0)
+    monkeypatch.setattr(task, "_RESUME_WAIT_S", 0.0)
     return RelayLog.open(url)
 
 
@@ -61,7 +63,9 @@ def test_a_terminal_error_ends_the_task_for_good_and_is_there_to_be_read_until_i
     def refused(settings, got_on):
         raise ApplyError("a row is missing", way_out="bring it back")
 
-    with pytest.raises(TaskStopped, match="apply has stopped: ApplyError: a row is missing; bring it back") as caught:
+    with pytest.raises(
+        TaskFailedPermanently, match="apply has stopped: ApplyError: a row is missing; bring it back"
+    ) as caught:
         run_task(pipelines()[""], "apply", refused)
     assert isinstance(caught.value, AirflowFailException)
     assert caught.value.__suppress_context__, "a stack trace tells operators nothing"
@@ -92,7 +96,7 @@ def test_a_programming_error_is_terminal_and_keeps_its_stack_trace(relay):
     def broken(settings, got_on):
         return {}["nothing"]
 
-    with pytest.raises(TaskStopped, match="KeyError") as caught:
+    with pytest.raises(TaskFailedPermanently, match="KeyError") as caught:
         run_task(pipelines()[""], "land", broken)
     assert isinstance(caught.value.__cause__, KeyError)
     assert relay.failures.list()[0].way_out == DefectError.way_out
@@ -100,31 +104,31 @@ def test_a_programming_error_is_terminal_and_keeps_its_stack_trace(relay):
 
 def test_settings_that_are_wrong_stop_the_task(relay, monkeypatch, tmp_path):
     (tmp_path / "sluice.toml").write_text("[nonsense]\n")
-    with pytest.raises(TaskStopped, match=r"SettingsError.*nonsense"):
+    with pytest.raises(TaskFailedPermanently, match=r"SettingsError.*nonsense"):
         run_task(pipelines()[""], "land", lambda settings, got_on: {})
 
 
 def test_when_one_of_a_runs_two_tasks_has_stopped_the_other_one_ends_so_that_the_dag_pauses_at_once(relay, monkeypatch):
-    monkeypatch.setattr(task, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(task, "_PEER_CHECK_INTERVAL_S", 0.01)
     relay.failures.note(Failure("apply", "of a run before", "done", 1))
 
     def lands(settings, got_on, stop):
         assert not stop.wait(0.1), "what stopped in an earlier run counts no longer"
-        with pytest.raises(TaskStopped):
-            run_beside(pipelines()[""], "apply", "land", refused)
+        with pytest.raises(TaskFailedPermanently):
+            run_paired(pipelines()[""], "apply", "land", refused)
         assert stop.wait(60)
         return {"landed": 1}
 
     def refused(settings, got_on, stop):
         raise ApplyError("a row is missing", way_out="bring it back")
 
-    assert run_beside(pipelines()[""], "land", "apply", lands) == {"landed": 1}
+    assert run_paired(pipelines()[""], "land", "apply", lands) == {"landed": 1}
 
 
 def test_a_task_that_has_just_stopped_is_resumed_before_its_dag_pauses(relay, monkeypatch):
-    monkeypatch.setattr(task, "_STAYS_S", 600.0)
-    monkeypatch.setattr(task, "_POLL_S", 0.01)
-    monkeypatch.setattr(task, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(task, "_RESUME_WAIT_S", 600.0)
+    monkeypatch.setattr(task, "_POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr(task, "_PEER_CHECK_INTERVAL_S", 0.01)
     attempts = []
     settings = pipelines()[""].settings
 
@@ -142,12 +146,12 @@ def test_a_task_that_has_just_stopped_is_resumed_before_its_dag_pauses(relay, mo
     def lands(settings, got_on, stop):
         acting = threading.Thread(target=operator)
         acting.start()
-        assert run_beside(pipelines()[""], "apply", "land", applies) == {"applied": 1}
+        assert run_paired(pipelines()[""], "apply", "land", applies) == {"applied": 1}
         acting.join()
         assert not stop.wait(0.1), "the other one goes on, too"
         return {"landed": 1}
 
-    assert run_beside(pipelines()[""], "land", "apply", lands) == {"landed": 1}
+    assert run_paired(pipelines()[""], "land", "apply", lands) == {"landed": 1}
     assert attempts == [[], []]
     assert relay.failures.list() == []
 

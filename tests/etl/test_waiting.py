@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from errors import MachineError
-from etl import waiting
-from etl.waiting import Waiting
-from upstream import PDError
+from sluice.errors import MachineError
+from sluice.etl import retry as waiting
+from sluice.etl.retry import RetryBackoff
+from sluice.tidb import PDError
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def clock(monkeypatch):
 
 def test_a_long_wait_is_said_at_once_then_every_half_minute_and_never_with_a_stack_trace(clock, caplog):
     caplog.set_level(logging.INFO)
-    wait = Waiting(logging.getLogger("sluice.test"), "landing")
+    wait = RetryBackoff(logging.getLogger("sluice.test"), "landing")
     delays = []
     for _ in range(60):
         try:
@@ -46,7 +46,7 @@ def test_a_long_wait_is_said_at_once_then_every_half_minute_and_never_with_a_sta
 
 
 def test_another_kind_of_trouble_is_said_at_once_and_a_new_wait_has_a_new_beginning(clock, caplog):
-    wait = Waiting(logging.getLogger("sluice.test"), "applying")
+    wait = RetryBackoff(logging.getLogger("sluice.test"), "applying")
     wait.after(PDError("PD is away"))
     wait.after(MachineError("the disk is full"))
     assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["PD is away", "the disk is full"]
@@ -57,7 +57,7 @@ def test_another_kind_of_trouble_is_said_at_once_and_a_new_wait_has_a_new_beginn
 
 
 def test_a_clock_that_is_set_back_does_not_make_it_try_faster(clock, monkeypatch):
-    wait = Waiting(logging.getLogger("sluice.test"), "landing")
+    wait = RetryBackoff(logging.getLogger("sluice.test"), "landing")
     wait.after(PDError("PD is away"))
     clock[0] += 60
     monkeypatch.setattr(waiting.time, "time", lambda: clock[0] - 3_600)

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from etl.settings import Downstream
+from sluice.etl.settings import Downstream
 from tests.etl.mariadb_fixture import MariaDBServer
 
 _CLIENT_SSL = 0x0800

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pyarrow as pa
 
-from upstream import NodeStatus, pb, pb_grpc
-from upstream.window_schema import WINDOW_SCHEMA
+from sluice.tidb import NodeStatus, pb, pb_grpc
+from sluice.tidb.window_schema import WINDOW_SCHEMA
 
 CLUSTER_ID = 7
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from etl.settings import Settings, SettingsError, load_settings
-from expectations.docs import DataDocs
-from expectations.results import FailedExpectation, QualityResults, QualityRun
+from sluice.etl.settings import Settings, SettingsError, load_settings
+from sluice.expectations.docs import DataDocs
+from sluice.expectations.results import FailedExpectation, QualityResults, QualityRun
 
 HEAD = '[upstream]\npd-urls = "pd:2379"\n[downstream]\nhost = "db"\n'
 

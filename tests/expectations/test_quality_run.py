@@ -13,31 +13,31 @@ from pathlib import Path
 
 import pytest
 
-from etl.asof import differences_between, here
-from etl.downstream import Checkpoint, CheckpointTable, MySQLSession
-from etl.formats.sql_text import quote_name
-from etl.settings import Settings, load_settings, parse_settings, read_target
-from expectations import sums
-from expectations.errors import QualityError, SuiteError
-from expectations.gx.looking import Looker
-from expectations.place import at
-from expectations.propose import propose_for_replication
-from expectations.proposing import propose_suites
-from expectations.replication import ReplicationPlace
-from expectations.results import QualityResults, QualityRun
-from expectations.run import QualitySummary, QualityWish, run_quality
-from expectations.suite import Expectation, Suite
-from expectations.suite_files import SuiteFolder, Written
-from relay import RelayLog
-from relay.archive import Archive
-from relay.quality import PASSED
+from sluice.etl.changes.formats.sql_text import quote_name
+from sluice.etl.downstream import Checkpoint, CheckpointTable, MySQLSession
+from sluice.etl.history.as_of import differences_between, run_locally
+from sluice.etl.settings import Settings, load_settings, parse_settings, read_target
+from sluice.expectations import sum_drift as sums
+from sluice.expectations.dataset import using
+from sluice.expectations.errors import QualityError, SuiteError
+from sluice.expectations.gx.runner import SuiteRunner
+from sluice.expectations.propose import propose_for_replication
+from sluice.expectations.replication import ReplicationDataset
+from sluice.expectations.results import QualityResults, QualityRun
+from sluice.expectations.run import QualityRequest, QualitySummary, run_quality
+from sluice.expectations.suite import Expectation, Suite
+from sluice.expectations.suite_files import SuiteFolder, WriteResult
+from sluice.expectations.write_suites import propose_suites
+from sluice.relay import RelayLog
+from sluice.relay.archive import Archive
+from sluice.relay.quality import PASSED
+from sluice.tidb import tso
+from sluice.tidb.table_name import TableName, exactly
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS, committed
 from tests.etl.relay_from_recording import land as land_recording
 from tests.relay.archivekit import archive_all
 from tests.relay.relaykit import land
-from upstream import tso
-from upstream.table_name import TableName, exactly
 
 CLUSTER = 1
 ROWS = 400
@@ -67,7 +67,7 @@ def shop(
     land(RelayLog.open(url), ts - 1000, ts, ts - 500)
     session = MySQLSession(settings.downstream)
     session.connect()
-    checkpoints = CheckpointTable.of(session, settings.downstream, CLUSTER)
+    checkpoints = CheckpointTable.from_settings(session, settings.downstream, CLUSTER)
     checkpoints.create()
     checkpoints.save(Checkpoint(ts, 3), first=True)
     session.execute("CREATE DATABASE shop")
@@ -108,11 +108,11 @@ def folder(shop: tuple[Settings, MySQLSession]) -> Iterator[SuiteFolder]:
 
 def look(settings: Settings, folder: SuiteFolder, *expectations: Expectation, on: str = "downstream") -> QualityRun:
     folder.write(Suite(TABLE, expectations), over_edited=True)
-    (found,) = run_quality(settings, QualityWish(on, (TABLE,))).suites
+    (found,) = run_quality(settings, QualityRequest(on, (TABLE,))).suites
     return found
 
 
-def proposed(settings: Settings, *names: str) -> dict[str, Written]:
+def proposed(settings: Settings, *names: str) -> dict[str, WriteResult]:
     found = {}
     propose_suites(settings, names, lambda suite, _, written: found.update({suite.name: written}))
     return found
@@ -130,8 +130,8 @@ def file(settings: Settings, path: str) -> str:
 
 def test_what_is_proposed_is_met_and_nothing_secret_is_in_the_report(shop, folder):
     settings, _ = shop
-    assert proposed(settings) == dict.fromkeys(["shop.customers", TABLE, "replication"], Written.NEW)
-    done = run_quality(settings, QualityWish(suites=("shop.*",)))
+    assert proposed(settings) == dict.fromkeys(["shop.customers", TABLE, "replication"], WriteResult.NEW)
+    done = run_quality(settings, QualityRequest(suites=("shop.*",)))
     assert {suite.suite: (suite.state, suite.failures) for suite in done.suites} == {
         "shop.customers": (PASSED, ()), TABLE: (PASSED, ()),
     }  # fmt: skip
@@ -220,7 +220,7 @@ def test_the_report_shows_examples_with_their_keys_and_escapes_what_is_in_the_ro
         found = look(settings, folder, Expectation(STATES.expectation, STATES.arguments, "fail", why))
         names = Expectation("expect_column_values_to_match_like_pattern", {"column": "name", "like_pattern": "c%"})
         folder.write(Suite("shop.customers", (names,)), over_edited=True)
-        (customers,) = run_quality(settings, QualityWish(suites=("shop.customers",))).suites
+        (customers,) = run_quality(settings, QualityRequest(suites=("shop.customers",))).suites
     finally:
         fill(session)
     html = page(settings, found) + page(settings, customers)
@@ -254,12 +254,12 @@ def test_one_that_is_not_met_decides_by_its_severity_whether_the_pipeline_pauses
 
 def test_all_statements_of_a_run_see_one_moment_though_rows_change_meanwhile(shop, folder, monkeypatch):
     settings, session = shop
-    from expectations.server_place import ServerPlace
+    from sluice.expectations.server_dataset import ServerDataset
 
     asked: list[str] = []
-    ask: Callable[..., object] = ServerPlace.ask
+    ask: Callable[..., object] = ServerDataset.ask
 
-    def changed(place: ServerPlace, statement: str) -> object:
+    def changed(place: ServerDataset, statement: str) -> object:
         asked.append(statement)
         session.execute("UPDATE shop.orders SET state = CONCAT('x', id) ORDER BY id DESC LIMIT 1")
         session.execute("DELETE FROM shop.orders ORDER BY id LIMIT 5")
@@ -269,7 +269,7 @@ def test_all_statements_of_a_run_see_one_moment_though_rows_change_meanwhile(sho
     whole = Expectation("expect_table_row_count_to_equal", {"value": ROWS})
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(ServerPlace, "ask", changed)
+            patch.setattr(ServerDataset, "ask", changed)
             found = look(settings, folder, PARENTS, UNIQUE, STATES, whole, FRESH)
         assert len(asked) > 5 and found.failures == ()
         assert look(settings, folder, whole).state == "failed"  # without the snapshot
@@ -282,7 +282,7 @@ def test_a_copy_is_looked_at_like_the_downstream_and_pauses_nothing(shop, folder
     folder.write(Suite(TABLE, (Expectation(MANY.expectation, {"min_value": ROWS + 1}, "pause"), STATES)))
     text = Path(settings.quality.suites).with_name("sluice.toml").read_text()
     (tmp_path / "copy.toml").write_text(text)
-    done: QualitySummary = run_quality(settings, QualityWish("copy", target=read_target(tmp_path / "copy.toml")))
+    done: QualitySummary = run_quality(settings, QualityRequest("copy", target=read_target(tmp_path / "copy.toml")))
     ((found),) = done.suites
     assert (found.on, found.state, found.ts, done.paused) == ("copy", "paused", 0, False)
     assert not RelayLog.open(settings.relay.url).control().apply_paused
@@ -293,8 +293,8 @@ def test_an_edited_file_counts_and_is_left_alone(shop, folder):
     proposed(settings)
     path = folder.path(TABLE)
     path.write_text(path.read_text().replace('"new", ', ""))
-    assert proposed(settings)[TABLE] is Written.EDITED
-    (found,) = run_quality(settings, QualityWish(suites=(TABLE,))).suites
+    assert proposed(settings)[TABLE] is WriteResult.EDITED
+    (found,) = run_quality(settings, QualityRequest(suites=(TABLE,))).suites
     assert found.state == "warned" and [failed.about for failed in found.failures] == ["state"]
     propose_suites(settings, [TABLE], lambda *_: None, over_edited=True)
     assert '"new", ' in path.read_text()
@@ -316,7 +316,7 @@ def test_what_cannot_be_looked_at_is_told_and_does_not_keep_the_others_from_bein
     folder.write(Suite("shop.gone", (MANY,)))
     folder.write(Suite("shop.customers", (Expectation("expect_the_moon", {}),)))
     folder.write(Suite(TABLE, (Expectation(STATES.expectation, {**STATES.arguments, "column": "no such"}), MANY)))
-    found = {suite.suite: suite for suite in run_quality(settings, QualityWish()).suites}
+    found = {suite.suite: suite for suite in run_quality(settings, QualityRequest()).suites}
     assert found["shop.gone"].state == "error" and "there is no table shop.gone" in found["shop.gone"].said
     assert found["shop.customers"].state == "error" and "expect_the_moon" in found["shop.customers"].said
     assert found[TABLE].state == "failed" and "no such" in found[TABLE].failures[0].observed
@@ -342,7 +342,7 @@ def test_tables_whose_names_need_quoting_are_proposed_for_and_looked_at(shop, fo
             session.execute(f"INSERT INTO {place} SELECT seq, 1.7e308 - seq, 'a' FROM mysql.seq_1_to_{number + 30}")
         session.commit()
         assert set(proposed(settings)) > {str(name) for name in names}
-        done = run_quality(settings, QualityWish(suites=tuple(exactly(str(name)) for name in names)))
+        done = run_quality(settings, QualityRequest(suites=tuple(exactly(str(name)) for name in names)))
         assert not [(f.expectation, f.about, f.observed) for one in done.suites for f in one.failures]
         assert {one.suite: (one.state, one.said) for one in done.suites} == {str(n): (PASSED, "") for n in names}
     finally:
@@ -355,28 +355,28 @@ def test_tables_whose_names_need_quoting_are_proposed_for_and_looked_at(shop, fo
 def test_an_error_of_great_expectations_in_one_suite_ends_no_run(shop, folder, monkeypatch):
     settings, _ = shop
     proposed(settings, "shop.*")
-    look_at = Looker.look
+    look_at = SuiteRunner.look
 
     def broken(self, suite, *more):
         if suite.name == "shop.customers":
             raise ValueError("theirs")
         return look_at(self, suite, *more)
 
-    monkeypatch.setattr(Looker, "look", broken)
-    done = run_quality(settings, QualityWish(suites=("shop.*",)))
+    monkeypatch.setattr(SuiteRunner, "look", broken)
+    done = run_quality(settings, QualityRequest(suites=("shop.*",)))
     assert {one.suite: one.state for one in done.suites} == {"shop.customers": "error", TABLE: PASSED}
 
 
 def test_without_suites_or_with_a_broken_file_it_says_so(shop, folder):
     settings, _ = shop
     with pytest.raises(QualityError, match="sluice quality init"):
-        run_quality(settings, QualityWish())
+        run_quality(settings, QualityRequest())
     folder.write(Suite(TABLE, (MANY,)))
     with pytest.raises(QualityError, match=r"no suite .* shop\.x"):
-        run_quality(settings, QualityWish(suites=("shop.x",)))
+        run_quality(settings, QualityRequest(suites=("shop.x",)))
     folder.path(TABLE).write_text('table = "shop.orders"\n[[expect]]\nexpectation = "expect_x"\nseverity = "loud"\n')
     with pytest.raises(SuiteError, match=r"orders\.toml: expectation 1: severity = 'loud'"):
-        run_quality(settings, QualityWish())
+        run_quality(settings, QualityRequest())
 
 
 @pytest.fixture
@@ -412,7 +412,7 @@ def test_the_lake_is_looked_at_as_of_a_moment_by_spark(bank):
     folder.write(Suite("bank.account", sound + wrong))
     folder.write(Suite("books.entries", (Expectation("expect_key_to_be_unique", {"columns": ["src"]}),)))
     folder.write(Suite("bank.gone", sound))
-    done = run_quality(bank, QualityWish("lake", ts=last.hi))
+    done = run_quality(bank, QualityRequest("lake", ts=last.hi))
     found = {suite.suite: suite for suite in done.suites}
     assert {(suite.on, suite.ts) for suite in done.suites} == {("lake", last.hi)}
     account = found["bank.account"]
@@ -424,17 +424,17 @@ def test_the_lake_is_looked_at_as_of_a_moment_by_spark(bank):
 
 
 def test_a_sum_that_must_not_change_is_compared_between_two_moments_by_the_archive(tmp_path, monkeypatch):
-    from expectations.gx.own import ExpectSumToBeConstant
+    from sluice.expectations.gx.custom import ExpectSumToBeConstant
 
-    monkeypatch.setattr(sums, "differences_between", partial(differences_between, run=here))
+    monkeypatch.setattr(sums, "differences_between", partial(differences_between, run=run_locally))
     url = (tmp_path / "relay").as_uri()
     relay = land_recording(RECORDINGS / "shop", url, 1000)
     archive_all(relay, Archive.open(f"{url}/archive"))
     settings = parse_settings({"upstream": {"pd-urls": "p"}, "relay": {"url": url}, "downstream": {"host": "d"}})
-    place = ReplicationPlace(settings)
+    place = ReplicationDataset(settings)
     last = relay.last()
     place.ts = last.hi
-    with at(place, settings):
+    with using(place, settings):
         look = ExpectSumToBeConstant(table="bank.ledger", columns=["amt"], since=str(last.hi - tso.span(1000))).look
         assert re.match(r"changed since .* amt by \+[\d.]+, in [\d,]+ rows", look(place).observed)
         look = ExpectSumToBeConstant(table="bank.account", columns=["id"], since=str(last.hi - tso.span(1000))).look
@@ -445,16 +445,16 @@ def test_expectations_of_the_replication_fail_when_it_is_not_what_it_should_be(s
     settings, session = shop
     relay, now = RelayLog.open(settings.relay.url), tso.wall_clock()
     land(relay, relay.last().hi, now, now - 1)
-    CheckpointTable.of(session, settings.downstream, CLUSTER).save(Checkpoint(now, 3))
+    CheckpointTable.from_settings(session, settings.downstream, CLUSTER).save(Checkpoint(now, 3))
     session.commit()
     folder.write(propose_for_replication())
-    (found,) = run_quality(settings, QualityWish(suites=("replication",))).suites
+    (found,) = run_quality(settings, QualityRequest(suites=("replication",))).suites
     assert (found.on, found.state, found.failures) == ("replication", PASSED, ())
     late = Expectation("expect_lag_below", {"seconds": 0.001}, "warn")
     folder.write(Suite("replication", (late, Expectation("expect_windows_without_gaps", {"hours": 1}))))
     end = RelayLog.open(settings.relay.url).last().hi
     land(RelayLog.open(settings.relay.url), end + 10, end + 20, end + 15)
-    (found,) = run_quality(settings, QualityWish(suites=("replication",))).suites
+    (found,) = run_quality(settings, QualityRequest(suites=("replication",))).suites
     assert found.state == "failed"
     assert [failed.expectation for failed in found.failures] == ["expect_lag_below", "expect_windows_without_gaps"]
     assert str(end) in found.failures[1].observed

@@ -14,10 +14,11 @@ from typing import Any, Literal
 
 import pymysql.connections
 
-from etl.apply import _batch_size, run_apply
-from etl.prepare import _cuts
-from etl.rules import Route, Routes
-from etl.settings import Apply, Downstream, Relay, Settings, Upstream
+from sluice.etl.apply import _adaptive_limits as _batch_size
+from sluice.etl.apply import run_apply
+from sluice.etl.changes.planning import _transaction_splits as _cuts
+from sluice.etl.changes.rules import Route, Routes
+from sluice.etl.settings import Apply, Downstream, Relay, Settings, Upstream
 from tests.etl.preparing import local_preparer
 
 
@@ -56,7 +57,11 @@ def run(plan: Plan, answer: Connection) -> None:
     if plan.harm.at:
         _do(plan.harm)
     if plan.cut_tables:
-        _batch_size._CUT_TABLES, _batch_size._NEAR_S, _cuts._TWICE = plan.cut_tables, float("inf"), 0
+        _batch_size._BASE_CUT_TABLES, _batch_size._LOCAL_ROUND_TRIP_S, _cuts._DOUBLE_COST_TABLES = (
+            plan.cut_tables,
+            float("inf"),
+            0,
+        )
     settings = Settings(
         Upstream("unused"), Relay(plan.url), Downstream("127.0.0.1", plan.port, "root"),
         apply=Apply(plan.mode, 3, plan.max_rows), routes=Routes(plan.routes),

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from embedded.stack import Stack
-from errors import SluiceError
-from etl.landing import run_land
-from etl.settings import Downstream, Relay, Settings, Spark, Upstream
-from etl.settings import Window as Limits
-from etl.spark.errors import WorkerError
-from etl.spark.kept import KeptFunction
-from relay import RelayLog
-from tests.etl.explode.test_explode import explode
+from sluice.devstack.stack import Stack
+from sluice.errors import SluiceError
+from sluice.etl.landing import run_land
+from sluice.etl.settings import Downstream, Relay, Settings, Spark, Upstream
+from sluice.etl.settings import Window as Limits
+from sluice.etl.spark.errors import WorkerError
+from sluice.etl.spark.resilient_function import ResilientFunction
+from sluice.relay import RelayLog
+from sluice.tidb import EtcdClient, Registry
 from tests.etl.filled_pumps import fill
+from tests.etl.landing.extract.test_explode import explode
 from tests.etl.relay_from_recording import RECORDINGS, committed
-from upstream import EtcdClient, Registry
 
 RECORDING = RECORDINGS / "shop"
 _PUMPS = ("pump-1", "pump-2")
@@ -39,7 +39,7 @@ REFUSALS = (
 """Names of the errors with which landing may stop, or wait, at a harmed pump. A worker's error names the file."""
 
 
-class InProcess(KeptFunction):
+class InProcess(ResilientFunction):
     """What Spark's workers would do, done here as where Spark is away."""
 
     def connect(self, timeout_s: float, check: Callable[[], None] = lambda: None) -> None:
@@ -48,7 +48,7 @@ class InProcess(KeptFunction):
 
     def __call__(self, tasks: pa.Table, timeout_s: float, *, alone: bool, is_small: bool) -> Iterator[pa.RecordBatch]:
         """Map the tasks here, whatever their size."""
-        return self._mapped_here(tasks)
+        return self._run_locally(tasks)
 
 
 @contextlib.contextmanager

@@ -12,11 +12,11 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from etl.rules import Route
+from sluice.etl.changes.rules import Route
+from sluice.tidb.tikv import MvccWrite
 from tests.judge import wire
 from tests.judge.kinds import Kind
 from tests.judge.tables import Row, Table, named, quoted
-from upstream.tikv import Write
 
 _INSERT, _UPDATE, _DELETE = 0, 1, 4
 _SQL_MODE = 1436549152
@@ -71,7 +71,7 @@ class Upstream:
     """(commit timestamp, state) at the moments that were noted."""
     commits: list[tuple[int, bool]] = field(default_factory=list)
     """(commit timestamp, whether it is a DDL's) of all that was sent."""
-    writes: dict[bytes, list[Write]] = field(default_factory=dict)
+    writes: dict[bytes, list[MvccWrite]] = field(default_factory=dict)
     """What TiKV has of rows in partitions, by key."""
     merged: list[Table] = field(default_factory=list)
     """Tables that are one downstream; they aren't among `tables`."""
@@ -255,7 +255,7 @@ class Transaction:
         tail = wire.field(7, 0) + wire.field(8, 0)
         commit_ts = self._upstream.send(rest + wire.field(5, value) + tail, rest + tail, self._start_ts)
         for key in self._keys:
-            self._upstream.writes.setdefault(key, []).append(Write(0, self._start_ts, commit_ts))
+            self._upstream.writes.setdefault(key, []).append(MvccWrite(0, self._start_ts, commit_ts))
         self._upstream.story.append(f"began at {self._start_ts}, committed at {commit_ts}")
         return commit_ts
 

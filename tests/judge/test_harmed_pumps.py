@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.landing import _ahead
+from sluice.etl.landing import _job_queue as _ahead
 from tests.judge.harmed_pumps import InProcess, judge
 
 
@@ -17,7 +17,7 @@ def test_what_is_landed_of_pumps_that_came_to_harm_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config, number: int
 ) -> None:
     """Again: --judge-seed SEED."""
-    monkeypatch.setattr(_ahead, "KeptFunction", InProcess)
+    monkeypatch.setattr(_ahead, "ResilientFunction", InProcess)
     seed = pytestconfig.getoption("judge_seed") + number
     problem, story = judge(tmp_path, seed)
     assert not problem, (seed, problem, story)

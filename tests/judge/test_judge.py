@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sluice.tidb.tikv import Mvcc
 from tests.etl.mariadb_fixture import MariaDBServer, mariadb_server  # noqa: F401 - a fixture
 from tests.etl.relay_from_recording import asked_of
 from tests.judge import recording
@@ -21,7 +22,6 @@ from tests.judge.invent import History
 from tests.judge.kinds import PLAIN
 from tests.judge.verdict import judge
 from tests.judge.writing import without_odd_bytes
-from upstream.tikv import Mvcc
 
 _FEATURES = st.sets(st.sampled_from(FEATURES), min_size=1, max_size=6)
 

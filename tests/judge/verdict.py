@@ -15,8 +15,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from errors import SluiceError
-from etl.downstream import CheckpointMovedError
+from sluice.errors import SluiceError
+from sluice.etl.downstream import CheckpointMovedError
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import land
 from tests.judge import attempt, recording

@@ -13,7 +13,7 @@ import click
 import pytest
 import yaml
 
-from cli import group
+from sluice.cli import group
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "monitoring" / "rules.yml"

@@ -10,12 +10,12 @@ import pytest
 import yaml
 from prometheus_client.core import Metric
 
-from etl.metrics.families import families
-from etl.metrics.gather import Gatherer
-from etl.settings.pipelines import Pipelines
 from monitoring import boards
-from pump_service.metrics import Metrics
-from pump_service.store import Store, StoreOptions
+from sluice.etl.operate.metrics.collector import PipelineCollector
+from sluice.etl.operate.metrics.families import families
+from sluice.etl.settings.pipelines import Pipelines
+from sluice.pump_service.metrics import PumpMetrics
+from sluice.pump_service.store import Store, StoreOptions
 
 RULES = Path(__file__).resolve().parents[2] / "monitoring" / "rules.yml"
 
@@ -37,9 +37,13 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """All series of a pipeline's endpoint and of a pump."""
     store = Store.open(tmp_path_factory.mktemp("pump"), StoreOptions(stop_write_at_available_space=0))
     try:
-        pump = Metrics()
+        pump = PumpMetrics()
         pump.watch_store(store)
-        return {*served(families({})), *served(Gatherer(Pipelines({})).collect()), *served(pump.registry.collect())}
+        return {
+            *served(families({})),
+            *served(PipelineCollector(Pipelines({})).collect()),
+            *served(pump.registry.collect()),
+        }
     finally:
         store.close()
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from etl.metrics import Endpoint, Gatherer
-from etl.settings import load_settings
-from etl.settings.pipelines import NamedPipeline, Pipelines
-from relay import Failure, RelayLog
-from relay.measures import LAND, Measures, Recorder
+from sluice.etl.operate.metrics import MetricsEndpoint, PipelineCollector
+from sluice.etl.settings import load_settings
+from sluice.etl.settings.pipelines import NamedPipeline, Pipelines
+from sluice.relay import Failure, RelayLog
+from sluice.relay.measures import LAND, CounterRecorder, CounterStore
 
 pytestmark = pytest.mark.slow
 
@@ -28,15 +28,15 @@ DEADLINE_S = 180.0
 
 
 @pytest.fixture
-def endpoint(files_config: Path) -> Iterator[Endpoint]:
+def endpoint(files_config: Path) -> Iterator[MetricsEndpoint]:
     pipelines = Pipelines({"shop": NamedPipeline("shop", files_config)})
-    served = Endpoint(Gatherer(pipelines, fresh_s=0.0, patience_s=60.0), "127.0.0.1", 0)
+    served = MetricsEndpoint(PipelineCollector(pipelines, fresh_s=0.0, patience_s=60.0), "127.0.0.1", 0)
     yield served
     served.close()
 
 
 @pytest.fixture
-def prometheus(endpoint: Endpoint, tmp_path: Path) -> Iterator[str]:
+def prometheus(endpoint: MetricsEndpoint, tmp_path: Path) -> Iterator[str]:
     """Its URL. The alerts are those of monitoring/, but nothing has to last longer than a second."""
     program = shutil.which("prometheus")
     assert program, "prometheus is missing: bin/setup installs Debian's package"
@@ -98,7 +98,7 @@ def test_an_alert_fires_when_a_task_has_stopped_and_resolves_when_it_goes_on(
 ) -> None:
     relay = RelayLog.open(load_settings(files_config).relay.url)
     for _ in range(2):  # a counter goes on from task to task
-        task = Recorder(Measures(relay), LAND, every_s=3600)
+        task = CounterRecorder(CounterStore(relay), LAND, every_s=3600)
         task.count({"transactions": 5})
         task.close()
     landed = 'sluice_transactions_total{pipeline="shop", stage="landed"}'

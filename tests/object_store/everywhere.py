@@ -97,8 +97,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _move_here() -> None:
     """In this process; a test that copies or removes a folder does so with what is in the server, without faults."""
-    from relay.storage import open_storage
-    from relay.storage._local import LocalStorage
+    from sluice.relay.storage import open_storage
+    from sluice.relay.storage._local import LocalStorage
 
     move(LocalStorage)
 

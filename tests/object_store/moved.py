@@ -13,7 +13,7 @@ DIRECTLY = "SLUICE_TEST_FOLDERS_ARE_DIRECTLY_IN"
 LISTS_LAG = "SLUICE_TEST_LISTS_LAG"
 """The environment's: not empty if lists lag. Otherwise it is a store as Amazon's is."""
 _METHODS = (
-    "new_file", "new_whole_file", "new_scratch", "create", "replace", "read", "open", "names", "sizes", "remove",
+    "new_file", "new_whole_file", "new_temp_file", "create", "replace", "read", "open", "names", "sizes", "remove",
     "remove_empty_directory", "sweep",
 )  # fmt: skip
 
@@ -31,7 +31,7 @@ def move(local: Any) -> None:
 
     def place(storage: Any) -> Any:
         if "_elsewhere" not in storage.__dict__:
-            from relay.storage._open import open_storage
+            from sluice.relay.storage._open import open_storage
 
             root = storage._root
             there = root.is_dir() and any(root.iterdir())

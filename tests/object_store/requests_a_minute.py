@@ -18,15 +18,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from etl.apply._batch import Batch, check_not_held, decided_about
-from etl.apply._next_windows import NextWindows
-from etl.landing._orders import Orders
-from etl.settings import Apply
-from relay import PART_SCHEMA, RelayLog, Window
-from relay.measures import LAND, Measures, Recorder
-from relay.retention import Consumers
+from sluice.etl.apply._batch import WindowBatch, check_not_paused, overrides_for
+from sluice.etl.apply._window_selector import WindowSelector
+from sluice.etl.landing._control import LandingControl
+from sluice.etl.settings import Apply
+from sluice.relay import PART_SCHEMA, RelayLog, WindowRecord
+from sluice.relay.measures import LAND, CounterRecorder, CounterStore
+from sluice.relay.retention import Consumers
+from sluice.tidb import tso
 from tests.object_store.s3_server import CREDENTIALS, started_s3
-from upstream import tso
 
 _WARM_UP_S = 13.0
 """Then what is remembered is, also where lists may lag."""
@@ -65,12 +65,12 @@ def main() -> None:
 
 
 def _land(relay: RelayLog, stop: threading.Event, every_ms: int, idle: bool) -> None:
-    orders, claim = Orders(relay, frozenset()), relay.claim("land")
-    measured = Recorder(Measures(relay), LAND)
+    orders, claim = LandingControl(relay, frozenset()), relay.claim("land")
+    measured = CounterRecorder(CounterStore(relay), LAND)
     lo, number, due = tso.span(int(time.time() * 1000)), 0, time.monotonic()
     while not stop.is_set():
         orders.is_paused()
-        orders.window_is_due(lo, lo)
+        orders.needs_window_now(lo, lo)
         orders.skips(lo)
         if time.monotonic() >= due:
             due += every_ms / 1000
@@ -79,7 +79,7 @@ def _land(relay: RelayLog, stop: threading.Event, every_ms: int, idle: bool) -> 
             part = None if idle else relay.write_part(lo, hi, f"t{number}", 0, [_changes(lo + 1)])
             claim.check()
             count = 0 if part is None else part.rows
-            relay.commit(Window(lo, hi, 1, f"t{number}", 0, count, count, 1, () if part is None else (part,)))
+            relay.commit(WindowRecord(lo, hi, 1, f"t{number}", 0, count, count, 1, () if part is None else (part,)))
             measured.count({"changes": count})
             measured.at(hi)
             lo = hi
@@ -99,18 +99,20 @@ def _apply(url: str, stop: threading.Event) -> None:
     while (first := relay.first()) is None:
         if stop.wait(0.02):
             return
-    measured = Recorder(Measures(relay), "apply-x")
-    following = NextWindows(relay, Apply(), None, None, stop)
+    measured = CounterRecorder(CounterStore(relay), "apply-x")
+    following = WindowSelector(relay, Apply(), None, None, stop)
     position, noted = first.lo, 0.0
     while not stop.is_set():
         windows, hi = following.after(position)
         if not windows:
             break
-        batch = Batch(windows, position, hi, mended=following.agenda.mended_tables, _queue=None, _relay=relay)
-        decided_about(relay, batch)
+        batch = WindowBatch(
+            windows, position, hi, mended=following.agenda.tables_under_repair, _queue=None, _relay=relay
+        )
+        overrides_for(relay, batch)
         relay.read(windows)
-        check_not_held(relay, hi)
-        decided_about(relay, batch)
+        check_not_paused(relay, hi)
+        overrides_for(relay, batch)
         measured.count({"changes": 1})
         measured.at(hi)
         if time.monotonic() - noted > 300:

@@ -7,14 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from relay.storage import open_storage
+from sluice.relay.storage import open_storage
 from tests.object_store.everywhere import IN_CHILDREN
 from tests.object_store.moved import DIRECTLY, VARIABLE, url_of
 from tests.object_store.s3_server import S3Server
 
 CHILD = """
 import sys
-from relay.storage import open_storage
+from sluice.relay.storage import open_storage
 storage = open_storage(sys.argv[1])
 storage.create("a", b"1")
 print(storage.names(""), storage.is_remote)

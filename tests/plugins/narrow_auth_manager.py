@@ -2,7 +2,7 @@
 
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 
-from plugins.access import ROW_VALUES
+from sluice.plugins.auth import ROW_VALUES
 
 SEES_NO_DAG = "rex"
 SEES_NO_ROWS = "val"

@@ -8,7 +8,7 @@ import secrets
 import sys
 from pathlib import Path
 
-from embedded.repository import DAGS
+from sluice.devstack.repository import DAGS
 
 PREFIX = "/airflow"
 PEOPLE = {"ann": "admin", "oli": "op", "uma": "user", "vic": "viewer", "rex": "viewer", "val": "viewer"}

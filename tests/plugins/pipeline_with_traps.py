@@ -3,15 +3,15 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from etl.settings import load_settings
-from relay import RelayLog
-from relay.jobs import FAILED, Done, Job, Jobs, Runner, TableProgress, Touches
-from relay.measures import Measures, TableCount
-from relay.quality import FailedExpectation, QualityRun, QualityRuns
-from relay.verified import TableVerified, Verifications, VerifiedRun
+from sluice.etl.settings import load_settings
+from sluice.relay import RelayLog
+from sluice.relay.jobs import FAILED, Job, JobCounts, Jobs, Runner, TableProgress, WriteScope
+from sluice.relay.measures import CounterStore, TableCount
+from sluice.relay.quality import FailedExpectation, QualityRun, QualityRuns
+from sluice.relay.verification_log import TableVerified, Verifications, VerifiedRun
+from sluice.tidb.table_name import full_name
 from tests.etl.story import Story, table
 from tests.etl.story import column as typed
-from upstream.table_name import full_name
 
 TRAP = "<img src=x onerror=\"window.caught='{0}'\"><script>window.caught='{0}'</script>"
 """Text that becomes a fact about the page if anything takes it for HTML."""
@@ -43,13 +43,13 @@ def pipeline_with_traps(folder: Path) -> Trapped:
     )
     jobs = Jobs(RelayLog.open(load_settings(config).relay.url).storage)
     table = f"shop.{TRAP.format('table')}"
-    touches = Touches("there", (table,))
+    touches = WriteScope("there", (table,))
     failed = jobs.create("backfill", {"tables": [table], "why": TRAP.format("asked")}, touches, TRAP.format("by"))
-    with failed.run_as(Runner(TRAP.format("runner"))) as run:
-        run.begin_with({table: TableProgress(Done(), 1000, 10, 100)})
-        run.did(table, Done(10, 100, 1))
+    with failed.run(Runner(TRAP.format("runner"))) as run:
+        run.set_totals({table: TableProgress(JobCounts(), 1000, 10, 100)})
+        run.did(table, JobCounts(10, 100, 1))
         run.end(FAILED, said=TRAP.format("said"), way_out=TRAP.format("way out"))
-    other = Touches("there", ("shop.orders",))
+    other = WriteScope("there", ("shop.orders",))
     running = jobs.create("restore", {"until": ""}, other, "airflow manual__1")
     _looked_at(RelayLog.open(load_settings(config).relay.url), folder / "relay" / "quality" / "docs")
     return Trapped(config, failed, running, Runner("a test"), *_landed(folder))
@@ -78,7 +78,7 @@ def _landed(folder: Path) -> tuple[int, int]:
 def _looked_at(relay: RelayLog, docs: Path) -> None:
     """What was counted, verified and expected, all of it with traps in it."""
     name = full_name("d", TRAP.format("name"))
-    Measures(relay).note_tables("apply-00000000", {name: TableCount(3, 1)}, "p", 1)
+    CounterStore(relay).add_tables("apply-00000000", {name: TableCount(3, 1)}, "p", 1)
     verified = TableVerified(name, 7, 1_790_000_000_000, 3, 30, 0, "upstream", "verify-1", TRAP.format("problem"))
     Verifications(relay).note(VerifiedRun("verify-1", 7, 1_790_000_000_000, 1.0, "upstream", (verified,)))
     failure = FailedExpectation(TRAP.format("expectation"), TRAP.format("about"), "fail", TRAP.format("observed"))

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from errors import RequestError
-from etl.settings.pipelines import NamedPipeline
-from plugins.answers import Answers, LookingError, answer
-from plugins.context import KINDS
-from plugins.pages.job_list import SHOWN, job_document, jobs_document
-from relay import RelayLog
-from relay.audit import Audit
-from relay.jobs import CANCELLED, DONE, Done, Jobs, Runner, TableProgress, Touches
+from sluice.errors import RequestError
+from sluice.etl.settings.pipelines import NamedPipeline
+from sluice.plugins.page_context import KINDS
+from sluice.plugins.pages.job_list import MAX_JOBS_SHOWN, job_document, jobs_document
+from sluice.plugins.response_cache import ResponseCache, StillComputing, answer
+from sluice.relay import RelayLog
+from sluice.relay.audit import AuditLog
+from sluice.relay.jobs import CANCELLED, DONE, JobCounts, Jobs, Runner, TableProgress, WriteScope
 
 
 class Asked:
@@ -26,7 +26,7 @@ class Asked:
 
 
 def test_twenty_who_ask_at_a_time_have_it_worked_out_once():
-    answers, calls, go = Answers(), [], threading.Event()
+    answers, calls, go = ResponseCache(), [], threading.Event()
 
     def work():
         calls.append(1)
@@ -44,14 +44,14 @@ def test_twenty_who_ask_at_a_time_have_it_worked_out_once():
 
 
 def test_what_takes_long_is_said_to_be_looked_for_and_the_answer_before_it_is_given_later():
-    answers, go = Answers(), threading.Event()
+    answers, go = ResponseCache(), threading.Event()
 
     def slow():
         go.wait()
         return "new"
 
     async def story():
-        with pytest.raises(LookingError):
+        with pytest.raises(StillComputing):
             await answers.get(("first", "shop"), slow)
         assert (await answers.get(("known", "shop"), lambda: "old", 1e9))[0] == "old"
         assert (await answers.get(("known", "shop"), slow, -1e9))[0] in ("old",)
@@ -61,10 +61,10 @@ def test_what_takes_long_is_said_to_be_looked_for_and_the_answer_before_it_is_gi
 
 
 def test_what_does_not_answer_to_one_pipeline_keeps_the_pages_of_no_other_waiting():
-    answers, go = Answers(threads=1), threading.Event()
+    answers, go = ResponseCache(threads=1), threading.Event()
 
     async def story():
-        with pytest.raises(LookingError):
+        with pytest.raises(StillComputing):
             await answers.get(("overview", "shop"), go.wait)
         other = await _patiently(lambda: answers.get(("overview", "search"), lambda: "it"))
         assert (other[0], go.is_set()) == ("it", False)
@@ -78,12 +78,12 @@ async def _patiently(ask):
     while True:
         try:
             return await ask()
-        except LookingError:
+        except StillComputing:
             await asyncio.sleep(0.01)
 
 
 def test_an_order_has_everything_worked_out_anew():
-    answers, told = Answers(), iter(["before", "after"])
+    answers, told = ResponseCache(), iter(["before", "after"])
 
     async def story():
         assert (await answers.get(("what", "shop"), lambda: next(told), 1e9))[0] == "before"
@@ -127,14 +127,14 @@ def pipeline(tmp_path):
 
 
 def test_a_list_of_jobs_holds_the_newest_and_no_tables_and_what_is_over_is_read_once(pipeline, monkeypatch):
-    jobs = Jobs.of(pipeline.settings.open_relay())
-    for number in range(SHOWN + 5):
-        job = jobs.create("backfill", {}, Touches("there", (f"shop.t{number}",)), "somebody")
-        with job.run_as(Runner("a test")) as run:
-            run.begin_with({f"shop.t{n}": TableProgress(Done(), 100, 10, 100) for n in range(50)})
+    jobs = Jobs.for_pipeline(pipeline.settings.open_relay())
+    for number in range(MAX_JOBS_SHOWN + 5):
+        job = jobs.create("backfill", {}, WriteScope("there", (f"shop.t{number}",)), "somebody")
+        with job.run(Runner("a test")) as run:
+            run.set_totals({f"shop.t{n}": TableProgress(JobCounts(), 100, 10, 100) for n in range(50)})
             run.end(DONE)
     found = jobs_document(pipeline)
-    assert (len(found["jobs"]), found["more"]) == (SHOWN, 5)
+    assert (len(found["jobs"]), found["more"]) == (MAX_JOBS_SHOWN, 5)
     assert found["jobs"][0]["progress"]["tables"] == 50
     assert "shop.t7" not in json.dumps(found["jobs"][0]["progress"])
     reads = []
@@ -146,10 +146,10 @@ def test_a_list_of_jobs_holds_the_newest_and_no_tables_and_what_is_over_is_read_
 
 
 def test_a_job_shows_the_unfinished_tables_first_and_those_that_one_looks_for(pipeline):
-    job = Jobs.of(pipeline.settings.open_relay()).create("base", {}, Touches("", ()), "somebody")
-    with job.run_as(Runner("a test")) as run:
-        run.begin_with({f"shop.t{n}": TableProgress(Done(), 100, 10, 100) for n in range(10_000)})
-        run.did("shop.t0", Done(100, 100, 10))
+    job = Jobs.for_pipeline(pipeline.settings.open_relay()).create("base", {}, WriteScope("", ()), "somebody")
+    with job.run(Runner("a test")) as run:
+        run.set_totals({f"shop.t{n}": TableProgress(JobCounts(), 100, 10, 100) for n in range(10_000)})
+        run.did("shop.t0", JobCounts(100, 100, 10))
         run.end(CANCELLED)
     found = job_document(pipeline, job.id, "")
     assert (len(found["tables"]), found["more"]) == (500, 9_500)
@@ -158,8 +158,8 @@ def test_a_job_shows_the_unfinished_tables_first_and_those_that_one_looks_for(pi
 
 
 def test_what_was_ordered_is_kept_in_its_order_with_what_came_of_it_and_the_oldest_goes(tmp_path, monkeypatch):
-    monkeypatch.setattr("relay.audit.MOST", 3)
-    audit = Audit(RelayLog.open(f"file://{tmp_path}").storage)
+    monkeypatch.setattr("sluice.relay.audit.MAX_ENTRIES", 3)
+    audit = AuditLog(RelayLog.open(f"file://{tmp_path}").storage)
     deeds = [audit.begin("ann", "pause-job", f"job-{n}") for n in range(5)]
     audit.end(deeds[3], "refused: it is over")
     audit.end(deeds[0], "gone already")

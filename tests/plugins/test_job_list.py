@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from plugins.pages.job_list import _finished
-from relay.jobs import JobProgress
-from relay.jobs.progress import Done, TableProgress
+from sluice.plugins.pages.job_list import _unfinished_rank
+from sluice.relay.jobs import JobProgress
+from sluice.relay.jobs.progress import JobCounts, TableProgress
 
 
 def test_a_table_of_which_nobody_knows_how_much_there_is_is_done_when_the_job_is() -> None:
     tables = {
         "d.unknown": TableProgress(),
-        "d.half": TableProgress(Done(1, 50, 0), 100),
-        "d.whole": TableProgress(Done(9, 0, 3), 0, 3),
+        "d.half": TableProgress(JobCounts(1, 50, 0), 100),
+        "d.whole": TableProgress(JobCounts(9, 0, 3), 0, 3),
     }
     shown = JobProgress(tables).to_json()["tables"]
-    assert _finished(shown, is_done=False) == 1
-    assert _finished({"d.unknown": shown["d.unknown"]}, is_done=True) == 1
+    assert _unfinished_rank(shown, is_done=False) == 1
+    assert _unfinished_rank({"d.unknown": shown["d.unknown"]}, is_done=True) == 1

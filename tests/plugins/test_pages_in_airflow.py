@@ -13,12 +13,12 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-from etl.settings import load_settings
-from relay import RelayLog
-from relay.jobs import CANCELLING, PAUSING, RUNNING, Jobs, Touches
+from sluice.etl.settings import load_settings
+from sluice.relay import RelayLog
+from sluice.relay.jobs import CANCELLING, PAUSING, RUNNING, Jobs, WriteScope
+from sluice.tidb.table_name import full_name
 from tests.plugins.pages_server import PREFIX
 from tests.plugins.pipeline_with_traps import MANY, TRAP
-from upstream.table_name import full_name
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow]
 
@@ -31,7 +31,7 @@ EXAMPLES = {"name": "overview.js", "what": "pause", "rest": "no/such/page", "com
 
 def routes():
     """(method, path) of everything that the application answers, with something in the place of each parameter."""
-    from plugins.app import create_app
+    from sluice.plugins.app import create_app
 
     for route in create_app().routes:
         path = re.sub(r"{(\w+)(:\w+)?}", lambda match: EXAMPLES.get(match[1], "x"), route.path)
@@ -198,7 +198,7 @@ def test_an_order_that_is_no_json_object_or_too_large_is_refused(pages):
 
 def test_a_running_job_is_paused_goes_on_and_is_given_up_and_it_is_kept_who_said_so(pages):
     job = pages.pipeline.running
-    with job.run_as(pages.pipeline.runner):
+    with job.run(pages.pipeline.runner):
         assert pages.order(f"jobs/{job.id}/pause", "uma")[0] == 200
         assert (job.entry().state, job.entry().by) == (PAUSING, "airflow uma")
         assert pages.order(f"jobs/{job.id}/resume", "ann")[0] == 200
@@ -214,8 +214,8 @@ def test_a_running_job_is_paused_goes_on_and_is_given_up_and_it_is_kept_who_said
 
 
 def test_a_job_whose_run_airflow_has_removed_is_given_the_commands_that_go_on_with_it_or_give_it_up(pages):
-    jobs = Jobs.of(load_settings(pages.pipeline.config).open_relay())
-    job = jobs.create("base", {"source": "tidb"}, Touches("nowhere", ()), "airflow manual__of_last_year")
+    jobs = Jobs.for_pipeline(load_settings(pages.pipeline.config).open_relay())
+    job = jobs.create("base", {"source": "tidb"}, WriteScope("nowhere", ()), "airflow manual__of_last_year")
     status, said = pages.order(f"jobs/{job.id}/resume", "ann")
     assert (status, f"`sluice jobs resume {job.id}`" in said["way_out"]) == (409, True), said
     assert "has the run manual__of_last_year of the DAG base no longer" in said["error"]
@@ -427,8 +427,8 @@ def test_a_long_value_is_cut_and_shown_whole_when_one_asks(look, pages):
 
 def test_a_search_is_kept_in_the_address_and_finds_by_key(look, pages):
     tab = look("/sluice/transactions")
-    tab.locator("#search #key").fill("2")
-    tab.locator("#search #table").fill("d.*")
+    tab.locator("#search #key").submit("2")
+    tab.locator("#search #table").submit("d.*")
     tab.get_by_role("button", name="Search").click()
     expect(tab.locator("#entries li")).to_have_count(1)
     assert "key=2" in tab.url
@@ -436,7 +436,7 @@ def test_a_search_is_kept_in_the_address_and_finds_by_key(look, pages):
     expect(tab.locator("#way-out")).to_be_visible()
     tab.go_back()
     expect(tab.locator("#entries li")).to_have_count(1)
-    tab.locator("#search #key").fill("77")
+    tab.locator("#search #key").submit("77")
     tab.get_by_role("button", name="Search").click()
     expect(tab.locator("#foot")).to_contain_text("That is all there is")
     expect(tab.locator("#entries li")).to_have_count(0)
@@ -487,7 +487,7 @@ def test_what_is_new_appears_by_itself_and_what_is_open_stays_open(look, pages):
     drawn(tab)
     tab.locator(f"#job-{pages.pipeline.failed.id} summary").click()
     jobs = Jobs(RelayLog.open(load_settings(pages.pipeline.config).relay.url).storage)
-    new = jobs.create("base", {}, Touches("elsewhere", ("a.b",)), "somebody")
+    new = jobs.create("base", {}, WriteScope("elsewhere", ("a.b",)), "somebody")
     expect(tab.locator(f"#job-{new.id}")).to_be_visible()
     expect(tab.locator(f"#job-{pages.pipeline.failed.id} details")).to_have_attribute("open", "")
 
@@ -501,7 +501,7 @@ def test_who_may_only_look_sees_no_button_that_changes_something(look, pages):
 
 def test_a_job_is_given_up_by_its_button_after_a_question(look, pages):
     jobs = Jobs(RelayLog.open(load_settings(pages.pipeline.config).relay.url).storage)
-    job = jobs.create("reapply", {}, Touches("elsewhere", ("a.c",)), "somebody")
+    job = jobs.create("reapply", {}, WriteScope("elsewhere", ("a.c",)), "somebody")
     tab = look("/sluice/jobs")
     tab.locator(f"#job-{job.id} button.danger").click()
     tab.locator("dialog button.main").click()

@@ -17,7 +17,7 @@ import time
 import traceback
 from typing import NoReturn
 
-from pump_service.store import Store, failpoints, segment
+from sluice.pump_service.store import Store, failpoints, segment
 from tests.pump_service.storekit import BASE, OPTIONS, commit, prewrite
 
 _PATIENCE_S = 60

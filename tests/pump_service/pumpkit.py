@@ -19,10 +19,10 @@ from pathlib import Path
 import grpc
 import httpx
 
-from pump_service.cluster import Clock, Origins, TimeLimit
-from tests.upstream.etcd_fixture import remove_all, without_fsync
-from upstream import pb
-from upstream.etcd import EtcdClient, EtcdError, NodeStatus, Registry
+from sluice.pump_service.cluster import ClientLiveness, FutureTsLimit, PdClock
+from sluice.tidb import pb
+from sluice.tidb.etcd import EtcdClient, EtcdError, NodeStatus, Registry
+from tests.tidb.etcd_fixture import remove_all, without_fsync
 
 CLUSTER = 7096212345678901234
 ROOT = Path(__file__).parents[2]
@@ -177,16 +177,16 @@ class PD:
             )
 
 
-def time_limit() -> TimeLimit:
+def time_limit() -> FutureTsLimit:
     """What a pump knows of PD's clock if that is this machine's."""
-    clock = Clock(lambda: int(time.time() * 1000) << 18)
+    clock = PdClock(lambda: int(time.time() * 1000) << 18)
     clock.fresh()
-    return TimeLimit(clock)
+    return FutureTsLimit(clock)
 
 
-def no_origins() -> Origins:
+def no_origins() -> ClientLiveness:
     """Of a pump whose etcd has no TiDB."""
-    return Origins(list, lambda start_ts: False)
+    return ClientLiveness(list, lambda start_ts: False)
 
 
 class PumpProcess:
@@ -211,7 +211,7 @@ class PumpProcess:
         env = {key: value for key, value in os.environ.items() if not key.startswith("PUMP_")} | self.env
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "pump_service", *self._flags], cwd=ROOT, stdout=log, stderr=log, env=env
+                [sys.executable, "-m", "sluice.pump_service", *self._flags], cwd=ROOT, stdout=log, stderr=log, env=env
             )
 
     def start(self) -> PumpProcess:

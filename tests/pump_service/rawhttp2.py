@@ -6,8 +6,8 @@ import socket
 import time
 from dataclasses import dataclass, field
 
-from pump_service.lane import frames as f
-from pump_service.lane.hpack import HpackDecoder, encode_headers
+from sluice.pump_service.grpc_fastpath import frames as f
+from sluice.pump_service.grpc_fastpath.hpack import HpackDecoder, encode_headers
 
 CALL = (
     (b":method", b"POST"),

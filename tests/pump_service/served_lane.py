@@ -5,12 +5,12 @@ import threading
 
 import pytest
 
-from pump_service.config import Security
-from pump_service.front import Front
-from pump_service.ingest import Ingest, Terms
-from pump_service.lane import LaneContext
-from pump_service.metrics import Metrics
-from pump_service.store import Store, StoreOptions
+from sluice.pump_service.config import Security
+from sluice.pump_service.grpc_fastpath import FastPathServer
+from sluice.pump_service.ingest import AdmissionRules, BinlogIngest
+from sluice.pump_service.listener import Listener
+from sluice.pump_service.metrics import PumpMetrics
+from sluice.pump_service.store import Store, StoreOptions
 from tests.pump_service.pumpkit import CLUSTER, no_origins, time_limit
 from tests.pump_service.rawhttp2 import RawClient
 
@@ -21,10 +21,12 @@ class ServedLane:
     def __init__(self, folder, limits):
         self.store = Store.open(folder, StoreOptions(stop_write_at_available_space=0))
         self.state = "online"
-        ingest = Ingest(Terms(CLUSTER, lambda: self.state, time_limit()), self.store, Metrics(), no_origins())
+        ingest = BinlogIngest(
+            AdmissionRules(CLUSTER, lambda: self.state, time_limit()), self.store, PumpMetrics(), no_origins()
+        )
         self.loop = asyncio.new_event_loop()
-        self.front = Front(lambda _: pytest.fail("no HTTP/1 here"), Security())
-        self.context = LaneContext(self.loop, ingest, limits, lambda *_: pytest.fail("no bridge"))
+        self.front = Listener(lambda _: pytest.fail("no HTTP/1 here"), Security())
+        self.context = FastPathServer(self.loop, ingest, limits, lambda *_: pytest.fail("no bridge"))
         self.front.use(self.context)
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import google_crc32c
 
-from pump_service.store import IndexOptions, Record, Store, StoreOptions
-from pump_service.store.binlog_head import encode_verdict, parse_head
-from upstream import pb
+from sluice.pump_service.store import IndexOptions, Record, Store, StoreOptions
+from sluice.pump_service.store.binlog_head import encode_outcome, parse_head
+from sluice.tidb import pb
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 BASE = 470_614_549_921_792_019
@@ -45,12 +45,12 @@ def commit(start: int, commit_ts: int, key: bytes = b"key") -> Record:
 
 def rollback(start: int) -> Record:
     """A Rollback of TiDB's: without commit_ts."""
-    return Record(2, start, 0, encode_verdict(2, start, 0))
+    return Record(2, start, 0, encode_outcome(2, start, 0))
 
 
 def fake(ts: int) -> Record:
     """A fake binlog."""
-    return Record(2, ts, ts, encode_verdict(2, ts, ts))
+    return Record(2, ts, ts, encode_outcome(2, ts, ts))
 
 
 def write(store: Store, *records: Record, timeout: float = 60) -> None:

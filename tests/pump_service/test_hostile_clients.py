@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import psutil
 
-from bench.hostile import beside, write_backlog
-from bench.hostile_clients import CLIENTS
+from sluice.bench.hostile_clients import CLIENTS
+from sluice.bench.hostile_clients_bench import beside, write_backlog
 from tests.pump_service.pumpkit import CLUSTER, Site
 
 

@@ -7,27 +7,27 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pump_service.ingest import Ingest, Refused, Terms
-from pump_service.metrics import Metrics
-from pump_service.store import Record
+from sluice.pump_service.ingest import AdmissionRules, BinlogIngest, WriteRejected
+from sluice.pump_service.metrics import PumpMetrics
+from sluice.pump_service.store import Record
+from sluice.tidb import pb
 from tests.pump_service.served_lane import no_origins, time_limit
-from upstream import pb
 
 CLUSTER = 6_800_000_000_000_000_000
 _START = 400_000_000_000_000_000
 
 
-def _ingest() -> Ingest:
-    ingest = Ingest(Terms(CLUSTER, lambda: "online", time_limit()), None, Metrics(), no_origins())  # type: ignore[arg-type]
+def _ingest() -> BinlogIngest:
+    ingest = BinlogIngest(AdmissionRules(CLUSTER, lambda: "online", time_limit()), None, PumpMetrics(), no_origins())  # type: ignore[arg-type]
     ingest._check_space = lambda: None  # type: ignore[method-assign] # there is no store: nothing is written here
     return ingest
 
 
-def _answer(ingest: Ingest, request: bytes) -> Record | str | None:
+def _answer(ingest: BinlogIngest, request: bytes) -> Record | str | None:
     """What becomes of a request, which lies somewhere in a read."""
     try:
         return ingest.admit(b"before" + request + b"behind", 6, 6 + len(request))
-    except Refused as refused:
+    except WriteRejected as refused:
         return re.sub(r"lies [\d.]+ s ahead", "lies ahead", refused.text)  # the clock goes on between two of them
 
 

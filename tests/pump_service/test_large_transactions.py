@@ -10,12 +10,12 @@ import grpc
 import numpy as np
 import pytest
 
+from sluice.tidb import pb
+from sluice.tidb.codec.varint import encode_uvarint
+from sluice.tidb.pumps import PumpReader
+from sluice.tidb.rpc import CHANNEL_OPTIONS
 from tests.pump_service.pumpkit import CLUSTER, PumpProcess, Site
 from tests.pump_service.storekit import eventually
-from upstream import pb
-from upstream.codec.varint import encode_uvarint
-from upstream.pumps import PumpReader
-from upstream.rpc import CHANNEL_OPTIONS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 GIB = 1 << 30

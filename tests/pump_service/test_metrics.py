@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pump_service.histogram import Histogram, SizeHistogram, doubling
-from pump_service.metrics import Metrics, exposition
-from pump_service.store import Store
+from sluice.pump_service.histogram import Histogram, SizeHistogram, doubling_bounds
+from sluice.pump_service.metrics import PumpMetrics, exposition
+from sluice.pump_service.store import Store
+from sluice.tidb.etcd import NodeStatus
 from tests.pump_service.pumpkit import Client, Site, binlog, free_port
 from tests.pump_service.storekit import BASE, OPTIONS, eventually, stalled_index, write
 from tests.pump_service.storekit import prewrite as prewrite_record
-from upstream.etcd import NodeStatus
 
 _HOUR = 3_600_000 << 18
 
@@ -44,10 +44,10 @@ _ORIGINALS = {
     "binlog_drainer_slow_chaser_catchup_time_seconds": ("histogram", {}),
 }
 _BUCKETS = {
-    "binlog_pump_rpc_duration_seconds": doubling(0.00005, 18),
-    "binlog_pump_storage_write_binlog_size": doubling(16, 25),
-    "binlog_pump_storage_write_binlog_duration_time": doubling(0.00005, 20),
-    "binlog_drainer_slow_chaser_catchup_time_seconds": doubling(0.001, 22),
+    "binlog_pump_rpc_duration_seconds": doubling_bounds(0.00005, 18),
+    "binlog_pump_storage_write_binlog_size": doubling_bounds(16, 25),
+    "binlog_pump_storage_write_binlog_duration_time": doubling_bounds(0.00005, 20),
+    "binlog_drainer_slow_chaser_catchup_time_seconds": doubling_bounds(0.001, 22),
 }
 
 
@@ -240,7 +240,7 @@ def test_metrics_are_added_to_a_pushgateway_under_job_and_instance(site):
 
 def test_a_stalled_index_counts_its_turns_and_times_the_catching_up(tmp_path):
     store = Store.open(tmp_path, dataclasses.replace(OPTIONS, kv_chan_cap=100))
-    metrics = Metrics()
+    metrics = PumpMetrics()
     metrics.watch_store(store)
 
     def shown():
@@ -277,7 +277,7 @@ def test_each_rotation_of_the_value_log_is_timed(tmp_path):
 
 @given(st.lists(st.lists(st.integers(0, 2**40), max_size=50), max_size=20))
 def test_sizes_counted_in_batches_are_counted_like_single_ones(batches):
-    bounds = doubling(16, 25)
+    bounds = doubling_bounds(16, 25)
     single, together = Histogram(bounds), SizeHistogram(bounds)
     for batch in batches:
         together.observe_all(batch)
@@ -287,7 +287,7 @@ def test_sizes_counted_in_batches_are_counted_like_single_ones(batches):
 
 
 def test_more_distinct_sizes_than_are_kept_are_all_counted():
-    sizes = SizeHistogram(doubling(16, 25))
+    sizes = SizeHistogram(doubling_bounds(16, 25))
     for first in range(0, 20_000, 500):
         sizes.observe_all(range(first, first + 500))
     counts, total = sizes.read()

@@ -18,9 +18,9 @@ import grpc
 import httpx
 import pytest
 
+from sluice.tidb.codec.varint import encode_uvarint
 from tests.pump_service.pumpkit import CLUSTER, ROOT, Client, PumpProcess, Site, binlog
 from tests.pump_service.storekit import eventually
-from upstream.codec.varint import encode_uvarint
 
 _FAST = ("-heartbeat-interval", "0.3", "-fake-binlog-interval", "0.3")
 
@@ -98,7 +98,7 @@ class _Frozen:
     """The stand-in cluster (PD, etcd's door and TiKV behind one port) as a process that can be stopped."""
 
     def __init__(self, etcd_port: int) -> None:
-        command = [sys.executable, "-m", "embedded.cluster", "--etcd", f"http://127.0.0.1:{etcd_port}"]
+        command = [sys.executable, "-m", "sluice.devstack.tidb", "--etcd", f"http://127.0.0.1:{etcd_port}"]
         command += ["--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--cluster-id", str(CLUSTER)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         assert self.process.stdout is not None

@@ -11,12 +11,12 @@ import grpc
 import httpx
 import pytest
 
-from pump_service.config import Config
-from pump_service.server import Pump
-from pump_service.store import StoreOptions
+from sluice.pump_service.config import Config
+from sluice.pump_service.server import PumpServer
+from sluice.pump_service.store import StoreOptions
+from sluice.tidb.pumps import PumpClient
 from tests.pump_service.pumpkit import CLUSTER, Client, Site, binlog, free_port
 from tests.pump_service.storekit import eventually
-from upstream.pumps import PumpClient
 
 PUMPS = 2
 WRITERS = 4
@@ -116,7 +116,7 @@ def test_a_pump_that_leaves_takes_prewrites_until_writers_had_time_to_hear_of_it
     options = StoreOptions(stop_write_at_available_space=0)
     config = Config(addr=address, advertise_addr=address, pd_urls=site.pd.url, node_id="one", storage=options,
                     data_dir=str(site.folder / "pump"))  # fmt: skip
-    pump = Pump(config)
+    pump = PumpServer(config)
     pump.notice_s = 3600
     pump.start()
     client = Client(address)

@@ -8,10 +8,10 @@ import time
 import grpc
 import pytest
 
-from pump_service.lane import LaneClient
+from sluice.pump_service.grpc_fastpath import FastPathClient
+from sluice.tidb import pb
 from tests.pump_service.pumpkit import CLUSTER, Client, Site, binlog
 from tests.pump_service.storekit import eventually
-from upstream import pb
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_commits_that_were_answered_with_the_next_prewrite_survive_kill_9_and_a_
     lo, expected, start = site.pd.ts(), [], 0
     for _ in range(3):
         host, port = pump.address.rsplit(":", 1)
-        client = LaneClient(host, int(port))
+        client = FastPathClient(host, int(port))
         for turn in range(12):
             if start:
                 expected.append((site.pd.ts(), start))

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from pump_service.cluster.origins import GRACE_S
+from sluice.pump_service.cluster.client_liveness import DISCONNECT_GRACE_S
+from sluice.tidb.pd import PDClient
+from sluice.tidb.tikv import TiKVClient, TxnKind
 from tests.pump_service.pumpkit import Client, Etcd, PumpProcess
 from tests.pump_service.tidb_stage import HERE, LEASE_S, Stage, fresh_cluster, staged, until
-from upstream.pd import PDClient
-from upstream.tikv import TiKVClient, TxnKind
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_a_tidb_that_only_lost_its_connection_is_not_rolled_back(stage: Stage) -
     start_ts = stage.begin("k", ttl_s=30)
     stage.tidb("reconnect")
     stage.work()
-    time.sleep(GRACE_S + 3)  # what a dead one is given that etcd no longer has, and more
+    time.sleep(DISCONNECT_GRACE_S + 3)  # what a dead one is given that etcd no longer has, and more
     assert not stage.is_rolled_back("k", start_ts)
     assert stage.tidb("prewrite", start_ts=start_ts)["prewritten"]
     commit_ts = stage.tidb("commit", start_ts=start_ts)["commit_ts"]
@@ -78,7 +78,7 @@ def test_a_dead_tidb_beside_a_living_one_at_the_same_address_waits_in_doubt(stag
     start_ts = stage.begin("k")
     stage.begin("other", "127.0.0.1:4001", ttl_s=6)  # so long it may come too late to keep its lease
     stage.tidb("kill")
-    time.sleep(LEASE_S + GRACE_S + 3)
+    time.sleep(LEASE_S + DISCONNECT_GRACE_S + 3)
     assert not stage.is_rolled_back("k", start_ts)
     stage.tidb("kill", "127.0.0.1:4001")
     until(lambda: stage.is_rolled_back("k", start_ts))

@@ -10,12 +10,12 @@ import grpc
 import httpx
 import pytest
 
-from etl.explode import read_range
-from etl.landing.planner import Planner
-from etl.settings import SettingsError, Upstream, Window
+from sluice.etl.landing.extract import read_range
+from sluice.etl.landing.planner import WindowPlanner
+from sluice.etl.settings import SettingsError, Upstream, Window
+from sluice.tidb import TLS, EtcdClient, NodeStatus, PDClient, PumpClient, PumpReader, Registry, pb
 from tests.pump_service.authority import Authority
 from tests.pump_service.pumpkit import CLUSTER, PD, Client, Site, binlog, free_port
-from upstream import TLS, EtcdClient, NodeStatus, PDClient, PumpClient, PumpReader, Registry, pb
 
 
 class _Pki:
@@ -108,7 +108,7 @@ def _planned_and_read(upstream, after_ts):
     """Commits after `after_ts` as landing finds them, with the TLS of its settings."""
     tls = upstream.tls()
     with PDClient(upstream.pd_urls, tls=tls) as pd, EtcdClient(upstream.pd_urls, tls=tls) as etcd:
-        planner = Planner(CLUSTER, Window(), pd.tso, Registry(etcd).pumps, tls)
+        planner = WindowPlanner(CLUSTER, Window(), pd.tso, Registry(etcd).pumps, tls)
         plan = planner.plan(after_ts)
         planner.close()
     batches = [batch for part in plan.ranges for batch in read_range(part.host, CLUSTER, part.lo, part.hi, tls)]

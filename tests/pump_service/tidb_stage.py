@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-from tests.embedded.cluster_harness import ClusterProcess, cluster
+from sluice.tidb.etcd import EtcdClient
+from sluice.tidb.pd import PDClient
+from sluice.tidb.tikv import TiKVClient, TxnKind
+from tests.devstack.cluster_harness import ClusterProcess, cluster
 from tests.pump_service.pumpkit import CLUSTER, Client, Etcd, PumpProcess
-from tests.upstream.etcd_fixture import remove_all
-from upstream.etcd import EtcdClient
-from upstream.pd import PDClient
-from upstream.tikv import TiKVClient, TxnKind
+from tests.tidb.etcd_fixture import remove_all
 
 HERE = "127.0.0.1:4000"
 LEASE_S = 2

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from relay import RelayLog
-from relay.archive import Archive, Volume, write_log
-from relay.archive.coalesce import Limits
+from sluice.relay import RelayLog
+from sluice.relay.archive import Archive, ArchiveSegment, write_log
+from sluice.relay.archive.window_merging import MergeLimits
 
 
 def archive_all(
-    relay: RelayLog, archive: Archive, sizes: Sequence[int] = (1000,), limits: Limits | None = None
+    relay: RelayLog, archive: Archive, sizes: Sequence[int] = (1000,), limits: MergeLimits | None = None
 ) -> None:
     """Put the windows that are landed behind the archive's end into volumes of so many windows each, over and over."""
     last = archive.last()
@@ -23,7 +23,7 @@ def archive_all(
         at, n = at + size, n + 1
 
 
-def merge_volumes(archive: Archive, day: str, first: int, count: int, token: str) -> Volume:
+def merge_volumes(archive: Archive, day: str, first: int, count: int, token: str) -> ArchiveSegment:
     """Compact `count` volumes of a day, from the one with that number on."""
     old = archive.begin_compaction(day, token).volumes[first : first + count]
     windows = list(archive.log.windows(old[0].lo, old[-1].hi))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from relay import PART_SCHEMA, RelayLog, Window
+from sluice.relay import PART_SCHEMA, RelayLog, WindowRecord
 
 HOUR = 3_600_000 << 18
 BASE = 1_795_251_600_000 << 18  # 2026-11-21T09:00:00Z
@@ -36,7 +36,7 @@ def window(lo, hi, parts=(), **more):
         "changes": 0,
         "schema_version": 3,
     } | more
-    return Window(lo=lo, hi=hi, parts=tuple(parts), **fields)
+    return WindowRecord(lo=lo, hi=hi, parts=tuple(parts), **fields)
 
 
 def land(log: RelayLog, lo: int, hi: int, *commits: int, token="t", n=0):

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from relay import RelayLog
-from relay.archive import Archive, Hold, Holds, collect
-from relay.archive import archive as module
+from sluice.relay import RelayLog
+from sluice.relay.archive import Archive, Pin, Pins, remove_unreferenced
+from sluice.relay.archive import archive as module
+from sluice.tidb import tso
 from tests.relay.archivekit import archive_all, merge_volumes
 from tests.relay.relaykit import BASE, HOUR, land
-from upstream import tso
 
 BASE_MS = tso.physical_ms(BASE)
 HOUR_MS = 3_600_000
@@ -23,7 +23,7 @@ class Site:
     def __init__(self, root: Path) -> None:
         self.relay = RelayLog.open(f"{root.as_uri()}/relay")
         self.archive = Archive.open(f"{root.as_uri()}/archive")
-        self.holds = Holds(self.archive.storage)
+        self.holds = Pins(self.archive.storage)
         self.now_ms = BASE_MS
         self.at = BASE
         for _ in range(4):
@@ -41,7 +41,7 @@ class Site:
         merge_volumes(self.archive, "2026-11-21", 0, 4, "merged")
 
     def collect(self) -> int:
-        return collect(self.archive, lambda job: job in self.over)
+        return remove_unreferenced(self.archive, lambda job: job in self.over)
 
 
 @pytest.fixture
@@ -60,10 +60,10 @@ def test_a_replaced_file_stays_some_hours_for_those_who_read_without_a_hold(site
 
 
 def test_it_stays_as_long_as_a_job_reads_that_began_before_it_was_replaced(site: Site) -> None:
-    site.holds.note("r1", Hold("a restore", BASE, (), "r1"))
+    site.holds.note("r1", Pin("a restore", BASE, (), "r1"))
     site.compact()
     site.land(100 * HOUR)
-    site.holds.note("r2", Hold("a later restore", BASE, (), "r2"))
+    site.holds.note("r2", Pin("a later restore", BASE, (), "r2"))
     assert site.collect() == 0
     site.over.add("r1")
     assert site.collect() > 0
@@ -84,6 +84,6 @@ def test_a_file_that_was_replaced_while_the_clock_stood_far_back_stays_as_long(s
 
 
 def test_what_retention_has_let_go_of_goes_at_once_though_something_else_is_read(site: Site) -> None:
-    site.holds.note("r1", Hold("a restore", BASE + HOUR // 2, (), "r1"))
+    site.holds.note("r1", Pin("a restore", BASE + HOUR // 2, (), "r1"))
     assert len(site.archive.remove(BASE + HOUR // 4)) == 1
     assert site.collect() > 0

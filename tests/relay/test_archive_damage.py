@@ -10,8 +10,8 @@ import pytest
 from archivekit import archive_all
 from relaykit import BASE, HOUR, land
 
-from relay import RelayCorruptError, RelayError, RelayGapError, RelayLog
-from relay.archive import Archive, ArchiveLog
+from sluice.relay import RelayCorruptError, RelayError, RelayGapError, RelayLog
+from sluice.relay.archive import Archive, ArchiveLog
 
 DAY = 24 * HOUR
 STEPS = {"log": 7, "index": 2, "day": 5}

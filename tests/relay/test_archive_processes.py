@@ -11,17 +11,17 @@ import pytest
 from archivekit import archive_all, merge_volumes
 from relaykit import BASE, HOUR, land
 
-from relay import SKIP, Decision, Decisions, RelayCorruptError, RelayLog
-from relay.archive import Archive, ArchiveConflictError, carry_decisions, write_log
-from relay.errors import RelayError
+from sluice.relay import SKIP, Override, Overrides, RelayCorruptError, RelayLog
+from sluice.relay.archive import Archive, ArchiveConflictError, sync_overrides, write_log
+from sluice.relay.errors import RelayError
 
 FOLDERS = [str(Path(__file__).parent), str(Path.cwd())]
 WORKER = """
 import random, secrets, sys
 sys.path[:0] = sys.argv[4:]
 from archivekit import merge_volumes
-from relay import RelayLog
-from relay.archive import Archive, ArchiveConflictError, write_log
+from sluice.relay import RelayLog
+from sluice.relay.archive import Archive, ArchiveConflictError, write_log
 
 relay, archive = RelayLog.open(sys.argv[1] + "/relay"), Archive.open(sys.argv[1] + "/archive")
 end, rng = relay.last().hi, random.Random(int(sys.argv[3]))
@@ -196,8 +196,8 @@ def test_removing_takes_whole_volumes_from_the_oldest_on_and_never_the_newest(tm
 FULL = """
 import resource, signal, sys
 sys.path[:0] = sys.argv[2:]
-from relay import RelayLog
-from relay.archive import Archive, write_log
+from sluice.relay import RelayLog
+from sluice.relay.archive import Archive, write_log
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 relay, archive = RelayLog.open(sys.argv[1] + "/relay"), Archive.open(sys.argv[1] + "/archive")
 windows = list(relay.windows(0))
@@ -237,17 +237,17 @@ def test_an_archive_in_an_object_store_is_appended_to_read_and_compacted(tmp_pat
 def test_decisions_go_with_the_windows_and_one_that_was_used_stays(tmp_path):
     relay = filled(tmp_path, 2)
     archive = Archive.open(f"{tmp_path.as_uri()}/archive")
-    kept, used, late = (Decision(BASE + i, SKIP, why=f"{i}") for i in (3, 7, 13))
+    kept, used, late = (Override(BASE + i, SKIP, why=f"{i}") for i in (3, 7, 13))
     for decision in (kept, used, late):
         relay.decisions.add(decision)
     relay.decisions.mark_used([used])
-    assert carry_decisions(relay.decisions, archive.decisions_of()) == 3
-    assert carry_decisions(relay.decisions, archive.decisions_of()) == 0
+    assert sync_overrides(relay.decisions, archive.overrides_of()) == 3
+    assert sync_overrides(relay.decisions, archive.overrides_of()) == 0
     relay.decisions.remove(late.commit_ts)
     relay.decisions.remove(used.commit_ts)
-    changed = Decision(kept.commit_ts, SKIP, why="another reason")
+    changed = Override(kept.commit_ts, SKIP, why="another reason")
     relay.decisions.remove(kept.commit_ts)
     relay.decisions.add(changed)
-    carry_decisions(relay.decisions, archive.decisions_of())
+    sync_overrides(relay.decisions, archive.overrides_of())
     assert archive.log.decisions.list() == [changed, used]
-    assert isinstance(archive.log.decisions, Decisions)
+    assert isinstance(archive.log.decisions, Overrides)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from relay import RelayGapError, RelayLog, WindowLog
-from relay.archive import Archive, ArchiveLog
-from relay.window import window_path
+from sluice.relay import RelayGapError, RelayLog, WindowLog
+from sluice.relay.archive import Archive, ArchiveLog
+from sluice.relay.window import window_path
 from tests.relay.archivekit import archive_all
 from tests.relay.relaykit import BASE, HOUR, land
 

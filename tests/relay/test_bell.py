@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from relay import bell
-from relay.bell import Bell, ring
+from sluice.relay import wakeup as bell
+from sluice.relay.wakeup import WakeupSocket, notify
 
 URL = "file:///a/relay/log"
 _LONG_S = 60.0
@@ -23,16 +23,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
     yield found / f"sluice-{os.getuid()}"
 
 
-def heard(waiting: Bell, seconds: float = _LONG_S) -> bool:
+def heard(waiting: WakeupSocket, seconds: float = _LONG_S) -> bool:
     waiting.wait(seconds)
     waiting.found()
     return waiting.is_reliable
 
 
 def test_everybody_who_waits_for_a_log_is_told_and_only_they() -> None:
-    with contextlib.closing(Bell(URL)) as one, contextlib.closing(Bell(URL)) as two:
-        with contextlib.closing(Bell(f"{URL}/other")) as other:
-            ring(URL)
+    with contextlib.closing(WakeupSocket(URL)) as one, contextlib.closing(WakeupSocket(URL)) as two:
+        with contextlib.closing(WakeupSocket(f"{URL}/other")) as other:
+            notify(URL)
             assert heard(one)
             assert heard(two)
             assert not heard(other, 0)
@@ -40,24 +40,24 @@ def test_everybody_who_waits_for_a_log_is_told_and_only_they() -> None:
 
 
 def test_it_rings_for_who_comes_to_wait_later() -> None:
-    with contextlib.closing(Bell(URL)) as waiting:
-        ring(URL)
-        ring(URL)
+    with contextlib.closing(WakeupSocket(URL)) as waiting:
+        notify(URL)
+        notify(URL)
         assert heard(waiting)
 
 
 def test_who_is_to_stop_waits_no_longer() -> None:
-    with contextlib.closing(Bell(URL)) as waiting:
+    with contextlib.closing(WakeupSocket(URL)) as waiting:
         waiting.wake()
         waiting.wait(_LONG_S)
     waiting.wake()
 
 
 def test_who_was_killed_is_forgotten(folder: Path) -> None:
-    waiting = Bell(URL)
+    waiting = WakeupSocket(URL)
     waiting._socket.close()  # as the end of a process does: the name stays
     [name] = folder.glob("*/*")
-    ring(URL)
+    notify(URL)
     assert not name.exists()
     waiting.close()
 
@@ -66,14 +66,14 @@ def test_who_was_killed_is_forgotten(folder: Path) -> None:
 def test_a_folder_that_others_can_write_to_is_not_used(folder: Path, mode: int) -> None:
     folder.mkdir()
     folder.chmod(mode)
-    with contextlib.closing(Bell(URL)) as waiting:
-        ring(URL)
+    with contextlib.closing(WakeupSocket(URL)) as waiting:
+        notify(URL)
         assert not heard(waiting, 0)
         assert list(folder.iterdir()) == []
 
 
 def test_without_a_folder_nobody_is_told_and_nobody_fails(folder: Path) -> None:
     folder.write_bytes(b"")
-    with contextlib.closing(Bell(URL)) as waiting:
-        ring(URL)
+    with contextlib.closing(WakeupSocket(URL)) as waiting:
+        notify(URL)
         assert not heard(waiting, 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from relay import REPLACE, SKIP, Decision, DecisionExistsError, RelayCorruptError, RelayLog, Window
+from sluice.relay import REPLACE, SKIP, Override, OverrideExistsError, RelayCorruptError, RelayLog, WindowRecord
 
 TS = 470614793860415502
 
@@ -18,27 +18,27 @@ def relay(tmp_path: Path) -> RelayLog:
 
 
 def test_a_decision_is_read_back_by_every_reader_and_can_be_taken_back(relay: RelayLog) -> None:
-    replaced = Decision(TS + 1, REPLACE, ("ALTER TABLE `x` ADD `y;` int", "SELECT 'é;'"), "ann", "why not", 5)
+    replaced = Override(TS + 1, REPLACE, ("ALTER TABLE `x` ADD `y;` int", "SELECT 'é;'"), "ann", "why not", 5)
     relay.decisions.add(replaced)
-    relay.decisions.add(Decision(TS, SKIP))
+    relay.decisions.add(Override(TS, SKIP))
     other = RelayLog.open(relay.url)
-    assert other.decisions.list() == [Decision(TS, SKIP), replaced]
+    assert other.decisions.list() == [Override(TS, SKIP), replaced]
     assert other.decisions.list(TS) == [replaced]
-    assert other.decisions.list(TS - 1, TS) == [Decision(TS, SKIP)]
+    assert other.decisions.list(TS - 1, TS) == [Override(TS, SKIP)]
     assert other.decisions.remove(TS)
     assert not other.decisions.remove(TS)
     assert relay.decisions.list() == [replaced]
 
 
 def test_a_second_decision_about_the_same_commit_is_refused_and_the_first_stays(relay: RelayLog) -> None:
-    relay.decisions.add(Decision(TS, SKIP))
-    with pytest.raises(DecisionExistsError, match=f"sluice decisions remove {TS}"):
-        relay.decisions.add(Decision(TS, REPLACE, ("SELECT 1",)))
-    assert relay.decisions.list() == [Decision(TS, SKIP)]
+    relay.decisions.add(Override(TS, SKIP))
+    with pytest.raises(OverrideExistsError, match=f"sluice decisions remove {TS}"):
+        relay.decisions.add(Override(TS, REPLACE, ("SELECT 1",)))
+    assert relay.decisions.list() == [Override(TS, SKIP)]
 
 
 def test_the_first_use_is_noted_and_forgotten_with_the_decision(relay: RelayLog) -> None:
-    decision = Decision(TS, SKIP)
+    decision = Override(TS, SKIP)
     relay.decisions.add(decision)
     assert relay.decisions.used_ms() == {}
     relay.decisions.mark_used([decision])
@@ -58,7 +58,7 @@ def test_the_first_use_is_noted_and_forgotten_with_the_decision(relay: RelayLog)
 def test_a_damaged_decision_is_an_error_that_names_its_file(
     relay: RelayLog, tmp_path: Path, change: dict[str, object]
 ) -> None:
-    relay.decisions.add(Decision(TS, SKIP))
+    relay.decisions.add(Override(TS, SKIP))
     (file,) = (tmp_path / "decisions").iterdir()
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(RelayCorruptError, match=file.name):
@@ -68,10 +68,10 @@ def test_a_damaged_decision_is_an_error_that_names_its_file(
 
 
 def test_a_window_record_tells_what_landing_was_told_to_leave_out_and_is_as_before_without(relay: RelayLog) -> None:
-    plain = Window(TS - 2, TS - 1, 7, "t", 0, 0, 0, 1)
-    left_out = Window(
+    plain = WindowRecord(TS - 2, TS - 1, 7, "t", 0, 0, 0, 1)
+    left_out = WindowRecord(
         TS - 1, TS, 7, "t", 0, 1, 0, 1, skipped=({"commit_ts": TS, "start_ts": TS - 1, "why": "no Prewrite"},)
     )
     assert b"skipped" not in plain.to_json()
     for window in (plain, left_out):
-        assert Window.from_json(window.to_json()) == window
+        assert WindowRecord.from_json(window.to_json()) == window

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from errors import ours
-from relay import RelayLog
+from sluice.errors import ours
+from sluice.relay import RelayLog
 from tests.relay.relaykit import BASE, batch, window
 from tests.small_disk import small_disk
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay import known_members
-from relay.known_members import KnownMembers, to_text
-from relay.sealed import seal, unseal
+from sluice.relay import json_cache as known_members
+from sluice.relay.checksummed import decode_checksummed, encode_checksummed
+from sluice.relay.json_cache import JsonMemberCache, to_text
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.sampled_from(['","tables":{', "}", '\\"']),
@@ -25,20 +25,20 @@ others = st.dictionaries(st.sampled_from(["parts", "ddls", "moved", "lo"]), valu
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(others, documents, others), min_size=1, max_size=4))
 def test_records_are_written_and_read_as_if_nothing_were_remembered(records):
-    writing, reading = KnownMembers(), KnownMembers()
+    writing, reading = JsonMemberCache(), JsonMemberCache()
     for before, tables, after in records:
         record = {"format": 1, **before, "tables": tables, **after}
-        plain = seal(record)
+        plain = encode_checksummed(record)
         for _ in range(2):
-            assert seal(record, {"tables": writing}) == plain
-            assert unseal(plain, 1, ("tables", reading)) == unseal(plain, 1)
+            assert encode_checksummed(record, {"tables": writing}) == plain
+            assert decode_checksummed(plain, 1, ("tables", reading)) == decode_checksummed(plain, 1)
 
 
 @settings(max_examples=300, deadline=None)
 @given(before=others, tables=documents, after=others, data=st.data())
 def test_text_that_is_anything_means_what_json_says(before, tables, after, data):
     text = to_text({"format": 1, **before, "tables": tables, "last": 0, **after})[:-1]
-    known = KnownMembers()
+    known = JsonMemberCache()
     if data.draw(st.booleans()):
         known.read(to_text(tables), 1)
     for _ in range(data.draw(st.integers(0, 2))):
@@ -50,7 +50,7 @@ def test_text_that_is_anything_means_what_json_says(before, tables, after, data)
 
     def read(*more):
         try:
-            return unseal(sealed, 1, *more)
+            return decode_checksummed(sealed, 1, *more)
         except (ValueError, AttributeError) as error:
             return type(error)
 
@@ -58,7 +58,7 @@ def test_text_that_is_anything_means_what_json_says(before, tables, after, data)
 
 
 def test_what_was_changed_is_told_from_what_was_known():
-    known = KnownMembers()
+    known = JsonMemberCache()
     first, second = {"name": "t"}, {"name": "u"}
     assert known.pieces({"1": first, "2": second}) == known.pieces({"1": first, "2": second})
     assert "".join(known.pieces({"1": second})) == '{"1":{"name":"u"}}'
@@ -70,12 +70,12 @@ def test_what_was_changed_is_told_from_what_was_known():
 @pytest.mark.parametrize("text", ['"1":{}', '"1" :{}}', '"a":{}}', "1:{}}", '"1":{},"1":{}}', '"1":{};', "", '"1":'])
 def test_what_is_written_otherwise_is_left_to_json(text):
     with pytest.raises(ValueError):
-        KnownMembers().read(text, 0)
+        JsonMemberCache().read(text, 0)
 
 
 def test_what_is_kept_is_bounded(monkeypatch):
-    monkeypatch.setattr(known_members, "_MOST_CHARACTERS", 1000)
-    known = KnownMembers()
+    monkeypatch.setattr(known_members, "_MAX_CACHED_CHARACTERS", 1000)
+    known = JsonMemberCache()
     for number in range(500):
         text = "".join(known.pieces({str(number): {"name": f"t{number}"}}))
         assert json.loads(text) == {str(number): {"name": f"t{number}"}}
@@ -86,4 +86,4 @@ def test_a_comma_behind_which_nothing_comes_is_refused_as_json_refuses_it():
     body = b'{"format":1,"tables":{},'
     sealed = body + b',"crc32c":%d}\n' % google_crc32c.value(body + b"}")
     with pytest.raises(ValueError):
-        unseal(sealed, 1, ("tables", KnownMembers()))
+        decode_checksummed(sealed, 1, ("tables", JsonMemberCache()))

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from relaykit import BASE, window
 
-from relay import PART_SCHEMA, RelayLog
-from relay.archive import Archive, ArchiveLog, Volume
-from relay.archive.coalesce import Limits
+from sluice.relay import PART_SCHEMA, RelayLog
+from sluice.relay.archive import Archive, ArchiveLog, ArchiveSegment
+from sluice.relay.archive.window_merging import MergeLimits
 
 ROWS = st.tuples(
     st.integers(1, 6),  # how far behind the commit before; 0 is in the same transaction
@@ -58,11 +58,11 @@ def landed(url: str, windows: list[list[tuple[int, int, int, bytes]]]) -> RelayL
 @given(
     st.lists(st.lists(ROWS, max_size=30), min_size=1, max_size=6),
     st.lists(st.integers(1, 4), min_size=1, max_size=3),
-    st.sampled_from([Limits(), Limits(7), Limits(50, 5_000), Limits(joins=False)]),
+    st.sampled_from([MergeLimits(), MergeLimits(7), MergeLimits(50, 5_000), MergeLimits(joins=False)]),
     st.sets(st.sampled_from([3, 7, 8, 2**40, 99])),
 )
 def test_the_archive_gives_back_every_change_in_order_whole_and_by_table(
-    tmp_path_factory: pytest.TempPathFactory, windows: list, sizes: list[int], limits: Limits, tables: set[int]
+    tmp_path_factory: pytest.TempPathFactory, windows: list, sizes: list[int], limits: MergeLimits, tables: set[int]
 ) -> None:
     folder = tmp_path_factory.mktemp("log")
     relay = landed(f"{folder.as_uri()}/relay", windows)
@@ -80,7 +80,7 @@ def test_the_archive_gives_back_every_change_in_order_whole_and_by_table(
     )
     assert [(w.lo, w.hi, w.ddls) for w in some.windows(BASE)] == [(w.lo, w.hi, w.ddls) for w in log.windows(BASE)]
     for volume in archive.volumes():
-        assert Volume.from_json(volume.to_json()) == volume
+        assert ArchiveSegment.from_json(volume.to_json()) == volume
     assert sum(volume.changes for volume in archive.volumes()) == expected.num_rows
 
 
@@ -102,9 +102,9 @@ import resource, sys
 sys.path[:0] = sys.argv[2:]
 import pyarrow as pa
 from relaykit import BASE, window
-from relay import PART_SCHEMA, RelayLog
-from relay.archive import Archive, write_log
-from relay.archive.coalesce import Limits
+from sluice.relay import PART_SCHEMA, RelayLog
+from sluice.relay.archive import Archive, write_log
+from sluice.relay.archive.window_merging import MergeLimits
 
 COUNT, SIZE = 24, 8 * 2**20
 
@@ -119,9 +119,9 @@ relay = RelayLog.open(sys.argv[1] + "/relay")
 archive = Archive.open(sys.argv[1] + "/archive")
 made = window(BASE, BASE + 5, [relay.write_part(BASE, BASE + 5, "t", 0, batches())], changes=COUNT * 64)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-written = write_log(relay.storage, archive.storage, [made], "t", limits=Limits(bytes=2 * SIZE))
+written = write_log(relay.storage, archive.storage, [made], "t", limits=MergeLimits(bytes=2 * SIZE))
 archive.append(written.volume())
-from relay import iter_parts
+from sluice.relay import iter_parts
 rows = at = 0
 for batch in iter_parts(archive.storage, next(archive.log.windows(BASE)).parts):
     assert batch["position"].to_pylist() == list(range(rows, rows + batch.num_rows))

@@ -10,11 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from relay import RelayLog
-from relay.measures import LAND, Durations, LagPoint, Measured, Measures, Recorder, TableCount, source_of
-from relay.measures.counted import MOST_TABLES, OTHERS, MeasuredTables
-from relay.measures.points import DAY, HOUR, Step, added, merged
-from upstream import tso
+from sluice.relay import RelayLog
+from sluice.relay.measures import (
+    LAND,
+    CounterDocument,
+    CounterRecorder,
+    CounterStore,
+    Durations,
+    LagPoint,
+    TableCount,
+    source_of,
+)
+from sluice.relay.measures.counted import MAX_TABLES, OTHER_TABLES, TableCounters
+from sluice.relay.measures.points import DAY, HOUR, LagStep, append_step, merge_series
+from sluice.tidb import tso
 
 DOWNSTREAM = "db:3306, checkpoint tidb_binlog.checkpoint"
 APPLY = source_of(DOWNSTREAM)
@@ -26,8 +35,8 @@ def relay(tmp_path: Path) -> RelayLog:
     return RelayLog.open(f"file://{tmp_path}/relay")
 
 
-def recorder(relay: RelayLog, source: str = APPLY) -> Recorder:
-    return Recorder(Measures(relay), source, every_s=NEVER_S)
+def recorder(relay: RelayLog, source: str = APPLY) -> CounterRecorder:
+    return CounterRecorder(CounterStore(relay), source, every_s=NEVER_S)
 
 
 def test_a_process_goes_on_counting_where_the_one_before_left_off(relay: RelayLog) -> None:
@@ -36,18 +45,20 @@ def test_a_process_goes_on_counting_where_the_one_before_left_off(relay: RelayLo
         process.count({"transactions": 2, "changes": 5}, {"execute": 0.5})
         process.changed({"shop.orders": (3, 1, 1)}, 77)
         process.close()
-    found = Measures(RelayLog.open(relay.url)).totals().apply
+    found = CounterStore(RelayLog.open(relay.url)).totals().apply
     assert found.counts == {"transactions": 6, "changes": 15}
     assert found.durations["execute"].count == 3
     assert found.durations["execute"].sum_s == 1.5
-    table = Measures(relay).tables()["shop.orders"]
+    table = CounterStore(relay).tables()["shop.orders"]
     assert (table.inserts, table.updates, table.deletes, table.last_commit_ts) == (9, 3, 3, 77)
 
 
 def test_what_many_processes_count_at_a_time_is_counted_once_each(
     relay: RelayLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relay.measures.recorder._CLOSE_S", 300.0)  # for an object store that fails, and a busy machine
+    monkeypatch.setattr(
+        "sluice.relay.measures.recorder._CLOSE_TIMEOUT_S", 300.0
+    )  # for an object store that fails, and a busy machine
 
     def work() -> None:
         process = recorder(relay)
@@ -61,27 +72,27 @@ def test_what_many_processes_count_at_a_time_is_counted_once_each(
         thread.start()
     for thread in threads:
         thread.join()
-    assert Measures(relay).totals().apply.counts == {"windows": 30}
-    assert Measures(relay).tables()["a.b"].inserts == 30
+    assert CounterStore(relay).totals().apply.counts == {"windows": 30}
+    assert CounterStore(relay).tables()["a.b"].inserts == 30
 
 
 def test_an_addition_whose_answer_was_lost_counts_once_when_it_is_tried_again(relay: RelayLog) -> None:
-    measures = Measures(relay)
+    measures = CounterStore(relay)
     for number in (1, 1, 2, 2, 1):
-        measures.note(LAND, Measured({"windows": 1}), "process", number)
-        measures.note_tables(APPLY, {"a.b": TableCount(1)}, "process", number)
-    measures.note(LAND, Measured({"windows": 1}), "another", 1)
+        measures.note(LAND, CounterDocument({"windows": 1}), "process", number)
+        measures.add_tables(APPLY, {"a.b": TableCount(1)}, "process", number)
+    measures.note(LAND, CounterDocument({"windows": 1}), "another", 1)
     assert measures.totals().land.counts == {"windows": 3}
     assert measures.tables()["a.b"].inserts == 2
 
 
-class Unwritable(Measures):
+class Unwritable(CounterStore):
     """A place that takes nothing until `broken` is over, though the first thing it was given did arrive."""
 
     broken = True
     tries = 0
 
-    def note(self, source: str, measured: Measured, token: str, number: int) -> None:
+    def note(self, source: str, measured: CounterDocument, token: str, number: int) -> None:
         self.tries += 1
         if not self.broken or self.tries == 1:
             super().note(source, measured, token, number)
@@ -93,7 +104,7 @@ def test_what_cannot_be_written_is_said_once_kept_and_counted_once_when_it_can(
     relay: RelayLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = Unwritable(relay)
-    process = Recorder(place, APPLY, every_s=0.01)
+    process = CounterRecorder(place, APPLY, every_s=0.01)
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
             process.count({"transactions": 1})
@@ -102,7 +113,7 @@ def test_what_cannot_be_written_is_said_once_kept_and_counted_once_when_it_can(
                 time.sleep(0.005)
         place.broken = False
         process.close()
-    assert Measures(relay).totals().apply.counts == {"transactions": 5}
+    assert CounterStore(relay).totals().apply.counts == {"transactions": 5}
     assert caplog.text.count("can't be added to the measures") == 1
     assert "no space left on device" in caplog.text
 
@@ -110,10 +121,10 @@ def test_what_cannot_be_written_is_said_once_kept_and_counted_once_when_it_can(
 def test_a_process_that_ends_does_not_wait_for_measures_that_nobody_takes_and_says_so(
     relay: RelayLog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relay.measures.recorder._CLOSE_S", 0.01)
-    place, goes_on = Measures(relay), threading.Event()
+    monkeypatch.setattr("sluice.relay.measures.recorder._CLOSE_TIMEOUT_S", 0.01)
+    place, goes_on = CounterStore(relay), threading.Event()
     monkeypatch.setattr(place, "note", lambda *_: goes_on.wait())
-    process = Recorder(place, APPLY, every_s=NEVER_S)
+    process = CounterRecorder(place, APPLY, every_s=NEVER_S)
     process.count({"transactions": 1})
     with caplog.at_level(logging.WARNING):
         process.close()
@@ -127,10 +138,10 @@ def test_each_downstream_has_its_own_measures_and_all_together_are_their_sum(rel
         process.count({"changes": changes})
         process.changed({"a.b": (changes, 0, 0)}, 1)
         process.close()
-    assert Measures(relay, DOWNSTREAM).totals().apply.counts == {"changes": 3}
-    assert Measures(relay, "files in /there").tables()["a.b"].inserts == 4
-    assert Measures(relay).totals().apply.counts == {"changes": 7}
-    assert Measures(relay).tables()["a.b"].inserts == 7
+    assert CounterStore(relay, DOWNSTREAM).totals().apply.counts == {"changes": 3}
+    assert CounterStore(relay, "files in /there").tables()["a.b"].inserts == 4
+    assert CounterStore(relay).totals().apply.counts == {"changes": 7}
+    assert CounterStore(relay).tables()["a.b"].inserts == 7
 
 
 def test_lag_grows_with_the_clock_while_nothing_is_applied(relay: RelayLog) -> None:
@@ -138,22 +149,22 @@ def test_lag_grows_with_the_clock_while_nothing_is_applied(relay: RelayLog) -> N
     process.at(tso.compose(time.time_ns() // 1_000_000 - 60_000))
     process.close()
     now = time.time_ns() // 1_000_000
-    (point,) = Measures(relay).points(now - 60_000, now + 60_000)
+    (point,) = CounterStore(relay).points(now - 60_000, now + 60_000)
     assert point.lag_ms is not None
     assert point.lag_ms >= 60_000
     assert point.land_lag_ms is None
 
 
 def test_points_of_an_hour_and_a_day_are_few_and_lose_no_change_and_no_peak() -> None:
-    hour: tuple[Step, ...] = ()
-    day: tuple[Step, ...] = ()
+    hour: tuple[LagStep, ...] = ()
+    day: tuple[LagStep, ...] = ()
     begin = 1_800_000_000_000
     for n in range(0, 90_000, 20):  # 25 hours, a step every twenty seconds
-        step = Step(begin + n * 1000 + 1, 20_000, 7_000.0 if n == 80_000 else 100.0, 200, 5)
-        hour, day = added(hour, step, HOUR), added(day, step, DAY)
+        step = LagStep(begin + n * 1000 + 1, 20_000, 7_000.0 if n == 80_000 else 100.0, 200, 5)
+        hour, day = append_step(hour, step, HOUR), append_step(day, step, DAY)
     assert len(hour) <= 361
     assert len(day) <= 289
-    points = merged((), day, DAY)
+    points = merge_series((), day, DAY)
     assert {point.rows_per_s for point in points} == {10.0}
     assert max(point.lag_ms or 0 for point in points) == 7_000.0
     assert all(b.at_ms - a.at_ms == DAY.step_ms for a, b in itertools.pairwise(points))
@@ -161,28 +172,28 @@ def test_points_of_an_hour_and_a_day_are_few_and_lose_no_change_and_no_peak() ->
 
 def test_points_say_together_what_landing_and_applying_said_of_the_same_moment() -> None:
     at = 1_800_000_000_000
-    land, applied = [Step(at + 1000, 10_000, 40.0, 0, 0)], [Step(at + 9000, 10_000, 200.0, 1000, 10)]
-    assert merged(land, applied, HOUR) == [LagPoint(at + 10_000, 200.0, 40.0, 100.0, 1.0)]
+    land, applied = [LagStep(at + 1000, 10_000, 40.0, 0, 0)], [LagStep(at + 9000, 10_000, 200.0, 1000, 10)]
+    assert merge_series(land, applied, HOUR) == [LagPoint(at + 10_000, 200.0, 40.0, 100.0, 1.0)]
 
 
 def test_more_tables_than_are_kept_are_counted_together_the_oldest_first() -> None:
-    tables = {f"a.t{n}": TableCount(1, 0, 0, n + 1) for n in range(MOST_TABLES + 5)}
-    kept = MeasuredTables().plus(tables, "process", 1).plus({"a.new": TableCount(1, 0, 0, 10**9)}, "process", 2).tables
-    assert len(kept) == MOST_TABLES
+    tables = {f"a.t{n}": TableCount(1, 0, 0, n + 1) for n in range(MAX_TABLES + 5)}
+    kept = TableCounters().plus(tables, "process", 1).plus({"a.new": TableCount(1, 0, 0, 10**9)}, "process", 2).tables
+    assert len(kept) == MAX_TABLES
     assert "a.new" in kept
     assert "a.t0" not in kept
-    assert sum(one.inserts for one in kept.values()) == MOST_TABLES + 6
-    assert kept[OTHERS].inserts == 7
+    assert sum(one.inserts for one in kept.values()) == MAX_TABLES + 6
+    assert kept[OTHER_TABLES].inserts == 7
 
 
 def test_ten_thousand_tables_are_read_back_as_they_were() -> None:
     tables = {f"schema_{n % 9}.`täble` {n}": TableCount(n, 2, 3, n << 18, n) for n in range(10_000)}
-    document = MeasuredTables().plus(tables, "process", 1)
-    assert MeasuredTables.from_json(document.to_json()) == document
+    document = TableCounters().plus(tables, "process", 1)
+    assert TableCounters.from_json(document.to_json()) == document
 
 
 def test_durations_fall_into_the_bucket_that_holds_them() -> None:
-    found = Durations.of([0.001, 0.0011, 10_000.0])
+    found = Durations.from_seconds([0.001, 0.0011, 10_000.0])
     assert found.counts[:2] == (1, 1)
     assert found.counts[-1] == 1
     assert found.count == 3
@@ -191,6 +202,6 @@ def test_durations_fall_into_the_bucket_that_holds_them() -> None:
 @pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"counts": 1}'])
 def test_damaged_measures_are_an_error_and_no_zeros(text: bytes) -> None:
     with pytest.raises(ValueError):
-        Measured.from_json(text)
+        CounterDocument.from_json(text)
     with pytest.raises(ValueError):
-        MeasuredTables.from_json(text)
+        TableCounters.from_json(text)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from relay import numbered
-from relay.numbered import Form, Numbered
-from relay.storage import LocalStorage
+from sluice.relay import versioned_document as numbered
+from sluice.relay.storage import LocalStorage
+from sluice.relay.versioned_document import DocumentFormat, VersionedDocument
 
-TEXT = Form(lambda words: " ".join(words).encode(), lambda data: data.decode().split(), list, "")
+TEXT = DocumentFormat(lambda words: " ".join(words).encode(), lambda data: data.decode().split(), list, "")
 KEPT = 3
 
 
@@ -38,14 +38,14 @@ class Lagging(LocalStorage):
             self.after_create.pop()()
 
 
-def add(to: Numbered[list[str]], word: str) -> None:
+def add(to: VersionedDocument[list[str]], word: str) -> None:
     to.change(lambda there: there if word in there else [*there, word])
 
 
 def test_a_list_that_knows_of_nothing_yet_hides_no_change(tmp_path: Path) -> None:
-    def document() -> tuple[Lagging, Numbered[list[str]]]:
+    def document() -> tuple[Lagging, VersionedDocument[list[str]]]:
         storage = Lagging(tmp_path)
-        return storage, Numbered(storage, "words", TEXT, KEPT)
+        return storage, VersionedDocument(storage, "words", TEXT, KEPT)
 
     (_, quick), (behind, late) = document(), document()
     for word in "abcdefgh":  # more than are kept where lists don't lag
@@ -62,9 +62,9 @@ def test_a_file_whose_name_was_free_again_is_not_taken_for_the_newest(
 ) -> None:
     monkeypatch.setattr(numbered, "KEPT_WHERE_LISTS_LAG", KEPT)
 
-    def document() -> tuple[Lagging, Numbered[list[str]]]:
+    def document() -> tuple[Lagging, VersionedDocument[list[str]]]:
         storage = Lagging(tmp_path)
-        return storage, Numbered(storage, "words", TEXT, KEPT)
+        return storage, VersionedDocument(storage, "words", TEXT, KEPT)
 
     (slow, late), (behind, other), (_, quick) = document(), document(), document()
     for word in "abc":

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 from relaykit import BASE, batch, land, window
 
-from etl.explode import LandRanges
-from etl.prepare import PrepareOptions, PrepareWindows
-from relay import RelayError, RelayLog, WindowConflictError
-from relay.storage._object_store import open_object_storage
-from relay.url import parse_url
+from sluice.etl.apply.prepare_windows import PrepareWindows
+from sluice.etl.changes.planning import PrepareOptions
+from sluice.etl.landing.extract import LandRanges
+from sluice.relay import RelayError, RelayLog, WindowConflictError
+from sluice.relay.storage._object_store import open_object_storage
+from sluice.relay.url import parse_url
 from tests.object_store.proxy import Fault
 from tests.object_store.s3_server import CREDENTIALS
 
@@ -151,9 +152,9 @@ def test_a_url_of_a_store_without_a_condition_is_refused_with_the_way_out():
 PROGRAM = """
 import logging, sys
 logging.basicConfig(level=logging.DEBUG, stream=sys.stdout)
-from relay import RelayLog
-from etl.operate import status
-from etl.settings import parse_settings
+from sluice.relay import RelayLog
+from sluice.etl.operate import status
+from sluice.etl.settings import parse_settings
 settings = parse_settings({"upstream": {"pd-urls": "http://127.0.0.1:1"}, "relay": {"url": sys.argv[1]}, "downstream": {"host": "127.0.0.1", "port": 1}})
 print(settings, status(settings))
 log = RelayLog.open(sys.argv[1])

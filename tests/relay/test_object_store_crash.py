@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from relaykit import BASE, window
 
-from relay import RelayLog, WindowConflictError
+from sluice.relay import RelayLog, WindowConflictError
 from tests.object_store.everywhere import faults
 from tests.object_store.proxy import Fault
 from tests.object_store.s3_server import S3Server
@@ -23,7 +23,7 @@ WRITER = """
 import sys
 sys.path.insert(0, sys.argv[2])
 from relaykit import BASE, batch, window
-from relay import ClaimLostError, RelayLog, WindowConflictError
+from sluice.relay import ClaimLostError, RelayLog, WindowConflictError
 log, name = RelayLog.open(sys.argv[1]), sys.argv[3]
 number = 0
 while True:
@@ -47,7 +47,7 @@ COMMIT = """
 import sys
 sys.path.insert(0, sys.argv[2])
 from relaykit import BASE, window
-from relay import RelayLog, WindowConflictError
+from sluice.relay import RelayLog, WindowConflictError
 try:
     RelayLog.open(sys.argv[1]).commit(window(BASE, BASE + 20, token="first"))
     print("landed")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.archive.plan import VolumePlan, windows_of
-from relay import RecordsText, read_records, to_text
+from sluice.etl.history.archive.plan import SegmentPlan, windows_of
+from sluice.relay import RecordEncoder, read_records, to_text
 from tests.relay.relaykit import BASE, window
 
 values = st.recursive(
@@ -25,7 +25,7 @@ records = st.fixed_dictionaries({"lo": values}, optional={"tables": tables, "mov
 
 
 def text_of(found, rest=None):
-    text = RecordsText()
+    text = RecordEncoder()
     for record in found:
         text.add(record)
     return text.to_text(rest)
@@ -102,7 +102,7 @@ def test_the_windows_of_a_volume_reach_a_worker_as_they_are_and_damage_on_the_wa
         moved=({"job_id": 3, "before": {"7": layout}},), relaxed={"7": [1]}, ddls=({"commit_ts": BASE + 5},),
     )  # fmt: skip
     chain = [first, replace(first, lo=BASE + 10, hi=BASE + 20, ddls=()), window(BASE + 20, BASE + 30)]
-    told = VolumePlan.of(chain, 0).records
+    told = SegmentPlan.from_windows(chain, 0).records
     read = windows_of(told)
     assert read == chain and [each.to_json() for each in read] == [each.to_json() for each in chain]
     for at in range(0, len(told), 7):
@@ -113,7 +113,7 @@ def test_the_windows_of_a_volume_reach_a_worker_as_they_are_and_damage_on_the_wa
 
 
 def test_a_text_tells_how_long_it_is():
-    text = RecordsText()
+    text = RecordEncoder()
     for n in range(50):
         text.add({"lo": n, "tables": {str(n % 5): {"name": "t" * 50}}})
         assert 0 <= len(text.to_text()) - text.characters < 60

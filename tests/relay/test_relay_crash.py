@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from relay import RelayLog
+from sluice.relay import RelayLog
 
 WRITER = """
 import os, sys
 sys.path.insert(0, sys.argv[2])
 from relaykit import land
-from relay import RelayLog
+from sluice.relay import RelayLog
 log = RelayLog.open(sys.argv[1])
 last = log.last()
 lo = last.hi if last else 5

@@ -12,7 +12,7 @@ import pytest
 from obstore.store import LocalStore
 from relaykit import BASE, HOUR, batch, land, window
 
-from relay import (
+from sluice.relay import (
     ClaimLostError,
     Control,
     RelayCorruptError,
@@ -22,8 +22,8 @@ from relay import (
     WindowConflictError,
     hour_of,
 )
-from relay.storage import LocalStorage, open_storage
-from relay.storage._object_store import ObjectStorage
+from sluice.relay.storage import LocalStorage, open_storage
+from sluice.relay.storage._object_store import ObjectStorage
 
 
 @pytest.fixture(params=["local", "objects"])

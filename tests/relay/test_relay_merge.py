@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from relaykit import batch, window
 
-import relay.part
-from relay import PART_SCHEMA, RelayCorruptError, RelayLog, iter_parts, merge, read_parts
+import sluice.relay.part
+from sluice.relay import PART_SCHEMA, RelayCorruptError, RelayLog, iter_parts, merge, read_parts
 
 transactions = st.dictionaries(st.integers(1, 60), st.integers(1, 4), max_size=20)
 
@@ -65,7 +65,7 @@ def test_a_part_that_shares_no_time_with_another_is_read_in_the_batches_it_was_w
 def test_a_part_is_checked_whether_it_is_read_at_once_or_piece_by_piece(tmp_path, monkeypatch, in_memory_through):
     log = RelayLog.open(tmp_path.as_uri())
     part = log.write_part(0, 10, "a", 0, [batch([(1, 0), (4, 0)]), batch([(9, 0)])])
-    monkeypatch.setattr(relay.part, "_READ_BYTES", in_memory_through or part.bytes - 1)
+    monkeypatch.setattr(sluice.relay.part, "_READ_BYTES", in_memory_through or part.bytes - 1)
     assert read_parts(tmp_path.as_uri(), [part])["commit_ts"].to_pylist() == [1, 4, 9]
     file = tmp_path / part.path
     whole = file.read_bytes()

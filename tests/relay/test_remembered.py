@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from relay import SKIP, Appointment, Control, Decision, RelayError, RelayLog
-from relay import remembered as module
-from relay.storage import Storage
+from sluice.relay import SKIP, AlignedChunk, Control, Override, RelayError, RelayLog
+from sluice.relay import cached_storage as module
+from sluice.relay.storage import Storage
 from tests.object_store.s3_server import S3Server
 
 AT = 470_000_000_000_000_000
@@ -22,19 +22,19 @@ def another(url: str) -> RelayLog:
 
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SETTLED_S", 0.0)
+    monkeypatch.setattr(module, "_SETTLED_AFTER_S", 0.0)
 
 
 @pytest.mark.usefixtures("settled")
 def test_looking_again_at_what_is_as_it_was_lists_nothing(s3_server: S3Server) -> None:
     log = RelayLog.open(s3_server.url())
-    log.decisions.add(Decision(5, SKIP))
+    log.decisions.add(Override(5, SKIP))
     log.change_control(lambda control: Control(land_paused=True))
 
     def look() -> None:
         assert log.control().land_paused
         assert [each.commit_ts for each in log.decisions.list()] == [5]
-        assert log.appointments.agenda(0).pending == ()
+        assert log.aligned_chunks.agenda(0).pending == ()
 
     look()
     s3_server.counted()
@@ -52,18 +52,18 @@ def test_what_another_process_orders_is_seen_at_the_next_look(s3_server: S3Serve
         assert log.control().apply_paused is paused
         assert log.control().apply_paused is paused
     for why in ("first", "again"):
-        other.decisions.add(Decision(5, SKIP, why=why))
+        other.decisions.add(Override(5, SKIP, why=why))
         assert [each.why for each in log.decisions.list()] == [why]
         assert [each.why for each in log.decisions.list()] == [why]
         other.decisions.remove(5)
         assert log.decisions.list() == []
-    made = Appointment(AT, "job", 0, 1, "d", "t")
-    other.appointments.make(made)
-    assert log.appointments.agenda(0).pending == (made,)
-    assert log.appointments.is_there(AT)
-    other.appointments.remove(AT)
-    assert not log.appointments.is_there(AT)
-    assert log.appointments.agenda(0).pending == ()
+    made = AlignedChunk(AT, "job", 0, 1, "d", "t")
+    other.aligned_chunks.make(made)
+    assert log.aligned_chunks.agenda(0).pending == (made,)
+    assert log.aligned_chunks.exists(AT)
+    other.aligned_chunks.remove(AT)
+    assert not log.aligned_chunks.exists(AT)
+    assert log.aligned_chunks.agenda(0).pending == ()
 
 
 @pytest.mark.usefixtures("settled")
@@ -72,13 +72,13 @@ def test_what_nobody_told_of_is_seen_after_a_while(s3_server: S3Server, monkeypa
     assert not log.control().apply_paused
     former = RelayLog.open(s3_server.url())
     former.storage.create("control/000000000001.json", Control(apply_paused=True).to_json())
-    monkeypatch.setattr(module, "RELOOK_S", 0.0)
+    monkeypatch.setattr(module, "REFRESH_INTERVAL_S", 0.0)
     assert log.control().apply_paused
 
 
 def test_a_list_that_may_lag_is_not_remembered_right_after_a_change(s3_server: S3Server) -> None:
     log = RelayLog.open(s3_server.url())
-    log.decisions.add(Decision(5, SKIP))
+    log.decisions.add(Override(5, SKIP))
     log.decisions.list()
     s3_server.counted()
     log.decisions.list()
@@ -96,7 +96,7 @@ class Refusing:
         return getattr(self._storage, name)
 
     def replace(self, path: str, data: bytes) -> None:
-        if path == module.CHANGED:
+        if path == module.VERSION_FILE:
             self._left -= 1
             if self._left < 0:
                 raise OSError("the store refuses")
@@ -113,7 +113,7 @@ def test_an_order_that_is_acknowledged_is_seen_at_the_next_look_though_the_word_
     for _ in range(2):
         assert not log.control().apply_paused
     orders = other._orders
-    assert isinstance(orders, module.Remembered)
+    assert isinstance(orders, module.CachedStorage)
     orders._storage = Refusing(orders._storage, first)  # type: ignore[assignment]
     if first:
         other.change_control(lambda control: Control(apply_paused=True))

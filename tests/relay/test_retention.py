@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from relaykit import BASE, HOUR, land
 
-from etl.apply._relay_upkeep import RelayUpkeep
-from etl.settings import SettingsError, parse_settings
-from relay import RelayLog
-from relay.retention import Consumers, keep_ms
+from sluice.etl.apply._consumer_position import ConsumerPosition
+from sluice.etl.settings import SettingsError, parse_settings
+from sluice.relay import RelayLog
+from sluice.relay.retention import Consumers, keep_ms
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_a_window_that_is_removed_between_a_listing_and_the_look_at_it_is_not_mi
 
 
 def _upkeep(log):
-    upkeep = RelayUpkeep(log, "db:3306")
+    upkeep = ConsumerPosition(log, "db:3306")
     upkeep.at(BASE + 5 * HOUR)
     upkeep._thread.join(60)
     upkeep.close()

@@ -11,15 +11,15 @@ from urllib.parse import urlsplit
 import pytest
 from relaykit import BASE, batch, land, window
 
-from relay import RelayLog
-from relay.numbered import Form, Numbered
-from relay.storage._object_store import ObjectStorage, open_object_storage
-from relay.url import parse_url
+from sluice.relay import RelayLog
+from sluice.relay.storage._object_store import ObjectStorage, open_object_storage
+from sluice.relay.url import parse_url
+from sluice.relay.versioned_document import DocumentFormat, VersionedDocument
 from tests.object_store.proxy import Fault
 from tests.object_store.s3_server import S3Server
 
 UNCLEAR = ["failed after", "lost", "busy", "failed", "reset"]
-TEXT = Form(lambda words: " ".join(words).encode(), lambda data: data.decode().split(), list, "")
+TEXT = DocumentFormat(lambda words: " ".join(words).encode(), lambda data: data.decode().split(), list, "")
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_what_is_damaged_on_the_way_is_read_once_more(s3_server: S3Server) -> No
 def test_lists_that_lag_hide_no_window_and_no_change(s3_server: S3Server) -> None:
     relay = RelayLog.open(s3_server.url())
     chain = [land(relay, BASE, BASE + 10, BASE + 5)]
-    words: Numbered[list[str]] = Numbered(relay.storage, "words", TEXT, kept=3)
+    words: VersionedDocument[list[str]] = VersionedDocument(relay.storage, "words", TEXT, kept=3)
     words.change(lambda there: [*there, "a"])
     chain.append(land(relay, BASE + 10, BASE + 20, BASE + 15))
     words.change(lambda there: [*there, "b"])
@@ -176,7 +176,7 @@ def test_an_error_says_which_store_what_how_often_and_what_to_do(storage: Object
 def _impatient(url: str) -> object:
     from datetime import timedelta
 
-    from relay.storage import _object_store
+    from sluice.relay.storage import _object_store
 
     retries = {
         "max_retries": 2,

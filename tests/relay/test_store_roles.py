@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from relay import RelayLog
-from relay.storage._object_store import open_object_storage
-from relay.url import parse_url
+from sluice.relay import RelayLog
+from sluice.relay.storage._object_store import open_object_storage
+from sluice.relay.url import parse_url
 from tests.object_store.proxy import Fault
 from tests.object_store.s3_server import CREDENTIALS, S3Server
 

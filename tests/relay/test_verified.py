@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from relay import RelayCorruptError, RelayLog
-from relay.verified import RUNS_KEPT, TableVerified, Verifications, VerifiedRun, VerifyingLook
+from sluice.relay import RelayCorruptError, RelayLog
+from sluice.relay.verification_log import MAX_RUNS, TableVerified, Verifications, VerifiedRun, VerifierStatus
 
 
 @pytest.fixture
@@ -58,11 +58,11 @@ def test_a_table_that_is_gone_is_forgotten(relay):
 
 def test_whether_verification_gets_on_is_known_and_a_look_that_can_not_be_read_is_none(relay, tmp_path):
     notes = Verifications(relay)
-    assert notes.look() == VerifyingLook()
-    notes.keep_look(VerifyingLook(9, 5, 100, "TiDB doesn't answer"))
-    assert Verifications(relay).look() == VerifyingLook(9, 5, 100, "TiDB doesn't answer")
+    assert notes.look() == VerifierStatus()
+    notes.save_status(VerifierStatus(9, 5, 100, "TiDB doesn't answer"))
+    assert Verifications(relay).look() == VerifierStatus(9, 5, 100, "TiDB doesn't answer")
     (tmp_path / "verified" / "look.json").write_text('{"other": 1}')
-    assert notes.look() == VerifyingLook()
+    assert notes.look() == VerifierStatus()
 
 
 def test_only_so_many_runs_are_kept_and_ten_thousand_tables_are_one_document(relay, tmp_path):
@@ -70,10 +70,10 @@ def test_only_so_many_runs_are_kept_and_ten_thousand_tables_are_one_document(rel
     notes.note(run(1, *(table(f"shop.t{n}") for n in range(10_000))))
     assert len(notes.last()) == 10_000
     folder = tmp_path / "verified" / "runs"
-    for number in range(RUNS_KEPT + 3):
+    for number in range(MAX_RUNS + 3):
         (folder / f"{number + 10:014d}-x.json").write_text("{}")
     notes.note(run(2000))
-    assert len(list(folder.iterdir())) == RUNS_KEPT
+    assert len(list(folder.iterdir())) == MAX_RUNS
     assert [one.at_ms for one in notes.runs(3)] == [2000], "files that can't be read are passed over"
 
 

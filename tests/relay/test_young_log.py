@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from relay import SKIP, Decision, RelayCorruptError, RelayLog, Window, WindowConflictError
-from relay.storage import LocalStorage
+from sluice.relay import SKIP, Override, RelayCorruptError, RelayLog, WindowConflictError, WindowRecord
+from sluice.relay.storage import LocalStorage
 from tests.object_store.proxy import Fault
 from tests.object_store.s3_server import S3Server
 from tests.relay.relaykit import BASE, HOUR, batch, window
@@ -24,7 +24,7 @@ def unlisted(s3_server: S3Server) -> Callable[[], RelayLog]:
     return lambda: RelayLog.open(s3_server.url())
 
 
-def begun(log: RelayLog, lo: int, hi: int, token: str = "t") -> Window:
+def begun(log: RelayLog, lo: int, hi: int, token: str = "t") -> WindowRecord:
     made = window(lo, hi, [log.write_part(lo, hi, token, 0, [batch([(hi, 0)])])], token=token)
     log.begin(made)
     return made
@@ -89,7 +89,7 @@ def test_windows_that_somebody_removed_do_not_come_back_without_their_parts(tmp_
 
 
 def test_a_decision_that_no_list_knows_of_can_be_taken_back(unlisted: Callable[[], RelayLog]) -> None:
-    unlisted().decisions.add(Decision(5, SKIP))
+    unlisted().decisions.add(Override(5, SKIP))
     assert unlisted().decisions.remove(5)
     assert not unlisted().decisions.remove(5)
 

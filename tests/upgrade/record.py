@@ -25,18 +25,28 @@ from typing import Any
 
 import google_crc32c
 
-from etl.apply import run_apply
-from etl.downstream import Checkpoint, SavepointFile
-from etl.prepare import BatchDocument, PrepareOptions, prepare_steps
-from etl.settings import Apply, Relay, Settings, Upstream
-from etl.sinks.mysql import Origin
-from etl.sinks.mysql_parallel import ParallelMySQLSink
-from pump_service.cluster.node import check_cluster, node_id
-from pump_service.store import Store
-from relay import SKIP, Appointment, Decision, RelayLog
-from relay.archive import Archive, Base, BaseFile, Bases, BaseTable, Hold, Holds, Making, base_id
-from relay.jobs import Jobs, Touches
-from relay.retention import Consumers
+from sluice.etl.apply import run_apply
+from sluice.etl.changes.planning import BatchPayload, PrepareOptions, prepare_steps
+from sluice.etl.downstream import Checkpoint, SavepointFile
+from sluice.etl.downstream.sinks.mysql import ChangeOrigin
+from sluice.etl.downstream.sinks.mysql_parallel import ParallelMySQLSink
+from sluice.etl.settings import Apply, Relay, Settings, Upstream
+from sluice.pump_service.cluster.node import check_cluster, node_id
+from sluice.pump_service.store import Store
+from sluice.relay import SKIP, AlignedChunk, Override, RelayLog
+from sluice.relay.archive import (
+    Archive,
+    ArchiveSnapshot,
+    PendingSnapshot,
+    Pin,
+    Pins,
+    SnapshotFile,
+    SnapshotStore,
+    SnapshotTable,
+    snapshot_id,
+)
+from sluice.relay.jobs import Jobs, WriteScope
+from sluice.relay.retention import Consumers
 from tests.etl.apply.test_apply_random import fresh, rows_of
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
@@ -85,13 +95,13 @@ def _apply_first(folder: Path, server: MariaDBServer, relay: RelayLog, expected:
         cursor.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")
         expected["checkpoint"] = cursor.fetchall()[0][0]
     # A flight of which nothing was written: the row alone tells of it.
-    sink = ParallelMySQLSink.open(settings.downstream, Origin.of(settings.upstream, settings.rules), 7)
-    sink.guard(_Keeper(json.loads(expected["checkpoint"])["sluice"]["owner"]))
+    sink = ParallelMySQLSink.open(settings.downstream, ChangeOrigin.from_upstream(settings.upstream, settings.rules), 7)
+    sink.set_guard(_Keeper(json.loads(expected["checkpoint"])["sluice"]["owner"]))
     sink.recover()
     second = relay.next(first.hi)
     assert second is not None
     url = settings.relay.url
-    steps = prepare_steps(url, BatchDocument.of([second]), PrepareOptions("groups", 2))
+    steps = prepare_steps(url, BatchPayload.from_windows([second]), PrepareOptions("groups", 2))
     sink.run(step for step in steps if step.kind == "flight")
     sink.close()
 
@@ -110,26 +120,26 @@ def _orders(relay: RelayLog, hi: int) -> None:
     """Orders, a decision about a transaction to come, a job with an appointment, and a claim."""
     relay.claim("land")
     relay.change_control(lambda control: replace(control, land_paused=True))
-    relay.decisions.add(Decision(hi + 1000, SKIP, (), "ann", "too large", 1))
+    relay.decisions.add(Override(hi + 1000, SKIP, (), "ann", "too large", 1))
     Consumers(relay).note("other", hi, "another pipeline")
-    job = Jobs(relay.storage).create("backfill", {"of": ["rnd.plain"]}, Touches("db:3306", ("rnd.plain",)), "ann")
-    job.keep_plan({"tables": ["rnd.plain"]})
-    relay.appointments.make(Appointment(hi + 2000, job.id, 1, 102, "rnd", "plain", made_ms=1))
+    job = Jobs(relay.storage).create("backfill", {"of": ["rnd.plain"]}, WriteScope("db:3306", ("rnd.plain",)), "ann")
+    job.save_plan({"tables": ["rnd.plain"]})
+    relay.aligned_chunks.make(AlignedChunk(hi + 2000, job.id, 1, 102, "rnd", "plain", made_ms=1))
 
 
 def _archive(folder: Path, relay: RelayLog) -> None:
     archive = Archive.open(f"file://{folder}/archive")
     archive_all(relay, archive)
-    bases, name, rows = Bases(archive.storage), base_id(400, "a1"), b"rows" * 10
-    bases.begin(name, Making("base-1", made_ms=1))
+    bases, name, rows = SnapshotStore(archive.storage), snapshot_id(400, "a1"), b"rows" * 10
+    bases.begin(name, PendingSnapshot("base-1", made_ms=1))
     path = f"bases/{name}/102/1.parquet"
     with archive.storage.new_file(path) as file:
         file.write(rows)
-    table = BaseTable(
-        "rnd", "plain", TABLES["plain"].to_json(), (BaseFile(path, 3, len(rows), google_crc32c.value(rows), 90),)
+    table = SnapshotTable(
+        "rnd", "plain", TABLES["plain"].to_json(), (SnapshotFile(path, 3, len(rows), google_crc32c.value(rows), 90),)
     )
-    bases.publish(Base(name, 400, 1, 7, 1, "a test", ({"id": 1, "name": "rnd"},), (table,)))
-    Holds(archive.storage).note("restore-1", Hold("a restore", 400, (name,), "restore-1", 500))
+    bases.publish(ArchiveSnapshot(name, 400, 1, 7, 1, "a test", ({"id": 1, "name": "rnd"},), (table,)))
+    Pins(archive.storage).note("restore-1", Pin("a restore", 400, (name,), "restore-1", 500))
 
 
 def _pump(folder: Path) -> list[list[int]]:

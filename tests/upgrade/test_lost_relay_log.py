@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply import BatchReport, run_apply
-from etl.apply.run import NotSoleWriterError
-from etl.operate import handover
-from etl.settings import Apply, Relay, Settings, Upstream
+from sluice.etl.apply import BatchReport, run_apply
+from sluice.etl.apply.run import OtherWriterError
+from sluice.etl.operate import handover
+from sluice.etl.settings import Apply, Relay, Settings, Upstream
 from tests.etl.apply.test_apply_random import fresh, rows_of
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
@@ -51,11 +51,11 @@ def test_a_lost_relay_log_is_landed_again_from_the_checkpoint_on(
     again = history.land(f"file://{folder}", [7], after=checkpoint)  # as landing does: it begins at the checkpoint
     first = again.first()
     assert first is not None and first.lo == checkpoint
-    with pytest.raises(NotSoleWriterError, match="sluice takeover"):
+    with pytest.raises(OtherWriterError, match="sluice takeover"):
         run_apply(settings, until_ts=last.hi, run_seconds=240, prepare=local_preparer(settings))
     # Nobody else writes: the registry, which isn't there, would say so.
-    monkeypatch.setattr(handover, "_no_other_writer", lambda *_: 7)
-    monkeypatch.setattr(handover, "_WATCH_S", 0.0)
+    monkeypatch.setattr(handover, "_require_no_other_writer", lambda *_: 7)
+    monkeypatch.setattr(handover, "_CHECKPOINT_WATCH_S", 0.0)
     assert "is this pipeline's now; applying goes on from" in handover.take_over(settings, lambda _: None)
     run_apply(settings, until_ts=last.hi, run_seconds=240, prepare=local_preparer(settings))
     with mariadb.connect() as connection:

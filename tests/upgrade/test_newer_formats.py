@@ -10,15 +10,15 @@ import google_crc32c
 import pyarrow as pa
 import pytest
 
-from etl.apply import run_apply
-from etl.downstream import CheckpointError, ChunkResult, SavepointFile
-from pump_service.store import Store
-from pump_service.store.errors import StoreError
-from relay import RelayError, RelayLog
-from relay.archive import Archive, Bases, Holds
-from relay.jobs import Jobs
-from relay.retention import Consumers
-from relay.sealed import seal
+from sluice.etl.apply import run_apply
+from sluice.etl.downstream import CheckpointError, ChunkResult, SavepointFile
+from sluice.pump_service.store import Store
+from sluice.pump_service.store.errors import StoreError
+from sluice.relay import RelayError, RelayLog
+from sluice.relay.archive import Archive, Pins, SnapshotStore
+from sluice.relay.checksummed import encode_checksummed
+from sluice.relay.jobs import Jobs
+from sluice.relay.retention import Consumers
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.pump_service import storekit
@@ -44,7 +44,7 @@ def newer_json(path: Path) -> None:
 def newer_sealed(path: Path) -> None:
     document = json.loads(path.read_text())
     del document["crc32c"]
-    path.write_bytes(seal({**document, "format": 2, "unheard_of": True}))
+    path.write_bytes(encode_checksummed({**document, "format": 2, "unheard_of": True}))
 
 
 def newer_index(path: Path) -> None:
@@ -59,7 +59,7 @@ def newer_index(path: Path) -> None:
     del document["crc32c"]
     index = document["volumes"][0]["index"]
     index |= {"bytes": len(packed), "crc32c": google_crc32c.value(packed)}
-    day.write_bytes(seal(document))
+    day.write_bytes(encode_checksummed(document))
 
 
 def relay_of(folder: Path) -> RelayLog:
@@ -78,7 +78,7 @@ DOCUMENTS: dict[str, tuple[str, Callable[[Path], None], Callable[[Path], object]
     "position of a consumer": (
         "relay/consumers/other.json", newer_json, lambda f: Consumers(relay_of(f)).positions(),
     ),
-    "appointment": ("relay/appointments/*.json", newer_json, lambda f: relay_of(f).appointments.of_job("backfill")),
+    "appointment": ("relay/appointments/*.json", newer_json, lambda f: relay_of(f).aligned_chunks.of_job("backfill")),
     "list of open jobs": ("relay/open-jobs/*.json", newer_json, lambda f: Jobs(relay_of(f).storage).unfinished()),
     "specification of a job": ("relay/jobs/*/spec.json", newer_json, lambda f: Jobs(relay_of(f).storage).list()),
     "plan of a job": (
@@ -86,8 +86,8 @@ DOCUMENTS: dict[str, tuple[str, Callable[[Path], None], Callable[[Path], object]
     ),
     "catalogue": ("archive/days/*/*.json", newer_sealed, lambda f: archive_of(f).last()),
     "index of a volume": ("archive/log/*/*.windows", newer_index, lambda f: archive_of(f).log.last()),
-    "base": ("archive/bases/*/base.json", newer_sealed, lambda f: Bases(archive_of(f).storage).latest(500)),
-    "hold": ("archive/holds/*.json", newer_json, lambda f: Holds(archive_of(f).storage).all()),
+    "base": ("archive/bases/*/base.json", newer_sealed, lambda f: SnapshotStore(archive_of(f).storage).latest(500)),
+    "hold": ("archive/holds/*.json", newer_json, lambda f: Pins(archive_of(f).storage).all()),
 }  # fmt: skip
 
 

@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from etl.apply import run_apply
-from etl.downstream import SavepointFile
-from pump_service.store import Store
-from relay import RelayLog
-from relay.archive import Archive, Bases, Holds
-from relay.jobs import Jobs
-from relay.retention import Consumers
+from sluice.etl.apply import run_apply
+from sluice.etl.downstream import SavepointFile
+from sluice.pump_service.store import Store
+from sluice.relay import RelayLog
+from sluice.relay.archive import Archive, Pins, SnapshotStore
+from sluice.relay.jobs import Jobs
+from sluice.relay.retention import Consumers
 from tests.etl.apply.test_apply_random import fresh, rows_of
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
@@ -102,9 +102,9 @@ def test_the_archive_of_release_1_holds_what_its_relay_log_does(release_1: Path)
     read = pa.concat_tables(relay.read([window]) for window in relay.windows(0))
     archived = [part for window in changes.windows(0) for part in window.parts]
     assert archived and read.num_rows == sum(part.rows for part in archived)
-    base = Bases(archive.storage).latest(400)
+    base = SnapshotStore(archive.storage).latest(400)
     assert base is not None and base.table("rnd", "plain") is not None
-    assert list(Holds(archive.storage).all()) == ["restore-1"]
+    assert list(Pins(archive.storage).all()) == ["restore-1"]
 
 
 def test_orders_decisions_jobs_and_positions_of_release_1_are_known(release_1: Path) -> None:
@@ -114,7 +114,7 @@ def test_orders_decisions_jobs_and_positions_of_release_1_are_known(release_1: P
     assert Consumers(relay).positions()["other"] == hi
     (job,) = Jobs(relay.storage).list()
     assert (job.id, job.entry().state, job.plan()) == ("backfill", "planned", {"tables": ["rnd.plain"]})
-    assert [one.job for one in relay.appointments.of_job("backfill")] == ["backfill"]
+    assert [one.job for one in relay.aligned_chunks.of_job("backfill")] == ["backfill"]
     savepoint = SavepointFile(release_1 / "savepoint", 7).load()
     assert savepoint is not None and (savepoint.checkpoint.commit_ts, savepoint.offset) == (
         expected_of(release_1)["hi"][0],
@@ -162,7 +162,7 @@ def test_what_is_written_today_has_the_form_that_release_1_reads(
     mariadb: MariaDBServer, release_1: Path, tmp_path: Path
 ) -> None:
     """If this fails, an older Sluice refuses or misreads what this one writes: raise the document's ``format`` (see
-    `relay.format_version`), keep reading the former one, and record a folder for the new one beside this.
+    `sluice.relay.format_version`), keep reading the former one, and record a folder for the new one beside this.
     """
     today = tmp_path / "today"
     today.mkdir()

@@ -1,22 +1,22 @@
 """What reading a window does with each record, for many at once: compiled from `compiled.c` where that can be, else in
 Python.
 
-Both give the same answers (tests/pump_service/store/test_reading_kernel.py). `upstream.compile_kernels` compiles it;
+Both give the same answers (tests/pump_service/store/test_reading_kernel.py). `sluice.tidb.build_native` compiles it;
 `SLUICE_KERNEL=plain` takes Python's in any case.
 """
 
 from __future__ import annotations
 
-from pump_service.store.kernel import plain
-from pump_service.store.kernel.plain import KNOWN, NOTHING, ODD, UNCHECKED
-from upstream.compiled import is_usable
+from sluice.pump_service.store.kernel import plain
+from sluice.pump_service.store.kernel.plain import KNOWN, NOTHING, ODD, UNCHECKED
+from sluice.tidb.native import is_usable
 
 EDITION = 2
 """Of `compiled.c`: what was compiled from another edition isn't used."""
 
 IS_COMPILED = is_usable(__name__, EDITION)
 if IS_COMPILED:
-    from pump_service.store.kernel._compiled import look, place
+    from sluice.pump_service.store.kernel._compiled import look, place
 else:
     look, place = plain.look, plain.place
 

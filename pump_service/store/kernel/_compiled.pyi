@@ -1,4 +1,4 @@
-from pump_service.store.kernel.plain import Buffer, Ints
+from sluice.pump_service.store.kernel.plain import Buffer, Ints
 
 EDITION: int
 

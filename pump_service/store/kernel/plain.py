@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pump_service.store.binlog_head import HEAD_BYTES, parse_heads, rows_at
-from pump_service.store.segment import HEADER, RECORD_MAGIC
+from sluice.pump_service.store.binlog_head import HEAD_BYTES, parse_heads, rows_at
+from sluice.pump_service.store.segment import HEADER, RECORD_MAGIC
 
 Buffer: TypeAlias = Any
 """Whatever has bytes to be looked at, or written to."""

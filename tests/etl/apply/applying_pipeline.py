@@ -7,8 +7,8 @@ import os
 import signal
 import sys
 
-from etl.apply import run_apply
-from etl.settings.pipelines import pipelines
+from sluice.etl.apply import run_apply
+from sluice.etl.settings.pipelines import pipelines
 from tests.etl.preparing import local_preparer
 
 

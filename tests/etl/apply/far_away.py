@@ -3,7 +3,7 @@
     .venv/bin/python -m tests.etl.apply.far_away [DELAY_MS] [MODE] [MAX_ROWS] [WORKERS]
 
 DELAY_MS is what a round trip takes. The recording `sysbench` is landed, and applied in this process, without Spark and
-Airflow, through a proxy that holds back every byte (`bench.far_proxy`), and without.
+Airflow, through a proxy that holds back every byte (`sluice.bench.far_proxy`), and without.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
-from bench import backlog
-from bench.far_proxy import FarProxy
-from etl.apply import BatchReport, run_apply
-from etl.settings import Apply, Relay, Settings, Upstream
-from relay import RelayLog
+from sluice.bench import backlog
+from sluice.bench.far_proxy import FarProxy
+from sluice.etl.apply import BatchReport, run_apply
+from sluice.etl.settings import Apply, Relay, Settings, Upstream
+from sluice.relay import RelayLog
+from sluice.tidb import pb
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import committed, land
-from upstream import pb
 
 REPEATED = 20
 RECORDING = Path(__file__).parents[3] / "bench/recordings/sysbench"

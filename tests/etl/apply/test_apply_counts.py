@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply import run_apply
-from etl.ownership import downstream_name
-from etl.settings import Apply, Relay, Settings, Upstream
-from etl.sinks import ApplyError
-from relay import RelayLog
-from relay.measures import Measures
+from sluice.etl.apply import run_apply
+from sluice.etl.downstream.ownership import downstream_name
+from sluice.etl.downstream.sinks import ApplyError
+from sluice.etl.settings import Apply, Relay, Settings, Upstream
+from sluice.relay import RelayLog
+from sluice.relay.measures import CounterStore
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.story import Story, table
@@ -27,8 +27,8 @@ def story(mariadb: MariaDBServer, tmp_path: Path) -> Story:
     return story
 
 
-def measures(story: Story) -> Measures:
-    return Measures(RelayLog.open(story.url), downstream_name(story.server.downstream))
+def measures(story: Story) -> CounterStore:
+    return CounterStore(RelayLog.open(story.url), downstream_name(story.server.downstream))
 
 
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.settings import Apply
+from sluice.etl.settings import Apply
 from tests.etl.apply.test_apply_recordings import replay
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS

@@ -10,24 +10,24 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply import run_apply
-from etl.downstream import CheckpointMovedError, CheckpointTable, DownstreamError, MySQLSession
-from etl.downstream._writer_lock import WriterLock
-from etl.downstream.mysql import Ahead
-from etl.prepare import BatchDocument, BegunFlight, PrepareOptions, prepare_steps
-from etl.settings import Apply, Relay, Settings, Upstream
-from etl.sinks.mysql import Origin
-from etl.sinks.mysql_parallel import ParallelMySQLSink
-from etl.steps import FlightDetail, FlushDetail, Step
-from relay import RelayLog
+from sluice.etl.apply import run_apply
+from sluice.etl.changes.planning import BatchPayload, InFlightPayload, PrepareOptions, prepare_steps
+from sluice.etl.changes.steps import FlushDetail, InFlightDetail, Step
+from sluice.etl.downstream import CheckpointMovedError, CheckpointTable, DownstreamError, MySQLSession
+from sluice.etl.downstream._writer_lock import WriterLock
+from sluice.etl.downstream.mysql import PipeliningState
+from sluice.etl.downstream.sinks.mysql import ChangeOrigin
+from sluice.etl.downstream.sinks.mysql_parallel import ParallelMySQLSink
+from sluice.etl.settings import Apply, Relay, Settings, Upstream
+from sluice.relay import RelayLog
 from tests.etl.apply.test_apply_random import fresh, rows_of
+from tests.etl.downstream.sinks.test_sent_ahead import TABLES as FILLED
+from tests.etl.downstream.sinks.test_sent_ahead import delete, fill
+from tests.etl.downstream.sinks.test_sent_ahead import rows_of as filled_rows
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.random_history import TABLES, History
 from tests.etl.relay_from_recording import RECORDINGS, land
-from tests.etl.sinks.test_sent_ahead import TABLES as FILLED
-from tests.etl.sinks.test_sent_ahead import delete, fill
-from tests.etl.sinks.test_sent_ahead import rows_of as filled_rows
 from tests.etl.snapshots import differences
 
 
@@ -51,7 +51,7 @@ def test_recordings_arrive_through_several_sessions(
 
 
 def parallel_sink(settings: Settings) -> ParallelMySQLSink:
-    return ParallelMySQLSink.open(settings.downstream, Origin.of(settings.upstream, settings.rules), 7)
+    return ParallelMySQLSink.open(settings.downstream, ChangeOrigin.from_upstream(settings.upstream, settings.rules), 7)
 
 
 def landed(tmp_path: Path, seed: int, count: int) -> tuple[History, str, RelayLog]:
@@ -64,7 +64,7 @@ def landed(tmp_path: Path, seed: int, count: int) -> tuple[History, str, RelayLo
 def steps(url: str, relay: RelayLog) -> list[Step]:
     first = relay.first()
     assert first is not None
-    return list(prepare_steps(url, BatchDocument.of([first]), PrepareOptions("groups", 3)))
+    return list(prepare_steps(url, BatchPayload.from_windows([first]), PrepareOptions("groups", 3)))
 
 
 @pytest.mark.parametrize("then", ["parallel", "atomic"])
@@ -100,7 +100,7 @@ def test_who_was_taken_over_commits_nothing_any_more(
 ) -> None:
     """Its sessions are ended; on a server where that can't be, the token in the checkpoint row keeps them out."""
     if not ends_sessions:
-        monkeypatch.setattr(WriterLock, "seize", lambda *_: None)
+        monkeypatch.setattr(WriterLock, "acquire", lambda *_: None)
         monkeypatch.setattr(WriterLock, "hold", lambda *_: None)
     _, url, relay = landed(tmp_path, 22, 16)
     fresh(mariadb).close()
@@ -119,7 +119,7 @@ def test_who_was_taken_over_commits_nothing_any_more(
     older.close()
     left = newer.recover()
     assert left is not None
-    batch = replace(BatchDocument.of([relay.first()]), flight=BegunFlight(left.flight.until))
+    batch = replace(BatchPayload.from_windows([relay.first()]), flight=InFlightPayload(left.flight.until))
     again = prepare_steps(url, batch, PrepareOptions("groups", 3))
     newer.run(again)
     newer.close()
@@ -139,7 +139,7 @@ def test_sessions_that_are_cut_on_purpose_are_no_lost_connections(
         session.query("UPDATE d.t2 SET v = 7 WHERE id = 3")
         steps = [delete(number, [3]) for number in (1, 2)]
         sent = [replace(step, detail=replace(step.detail, worker=number)) for number, step in enumerate(steps)]
-        sink.run([Step(FlightDetail(50), 100), *sent])
+        sink.run([Step(InFlightDetail(50), 100), *sent])
         waiting = list(sink._workers)
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and not all(worker._session.is_connected for worker in waiting):
@@ -150,10 +150,10 @@ def test_sessions_that_are_cut_on_purpose_are_no_lost_connections(
             f" AND trx_mysql_thread_id IN ({numbers})"
         ) != [(2,)]:
             time.sleep(0.15)  # what InnoDB shows is renewed when nobody has looked for 0.1 s
-        assert [worker._session.sends_ahead for worker in waiting] == [True, True]
-        {"recover": sink.recover, "remember": lambda: sink.remember("refused", ()), "close": sink.close}[cut]()
+        assert [worker._session.is_pipelining for worker in waiting] == [True, True]
+        {"recover": sink.recover, "remember": lambda: sink.remember_blocked("refused", ()), "close": sink.close}[cut]()
         assert [worker._thread.is_alive() for worker in waiting] == [False, False]
         assert [type(worker._error) for worker in waiting] == [InterruptedError] * 2
-        assert sink._session.ahead == Ahead()
+        assert sink._session.ahead == PipeliningState()
     session.rollback()
     assert filled_rows(session) == [[(n, 0) for n in range(10)]] * FILLED

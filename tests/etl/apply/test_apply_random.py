@@ -21,12 +21,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from etl.apply import BatchReport, run_apply
-from etl.apply.run import ApplyError
-from etl.operate import accept
-from etl.server_errors import NO_SUCH_TABLE, UNKNOWN_DATABASE
-from etl.settings import Apply, Relay, Settings, Upstream
-from etl.shapes.few_changes import FEW
+from sluice.etl.apply import BatchReport, run_apply
+from sluice.etl.apply.run import ApplyError
+from sluice.etl.changes.server_errors import NO_SUCH_TABLE, UNKNOWN_DATABASE
+from sluice.etl.changes.write_plans.small_batches import MAX_SMALL_CHANGES
+from sluice.etl.operate import accept
+from sluice.etl.settings import Apply, Relay, Settings, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.random_history import CREATE, TABLES, History
@@ -60,7 +60,7 @@ def settings_for(server: MariaDBServer, url: str, max_rows: int, mode: str = "at
 )
 @given(
     st.integers(0, 2**32), st.integers(5, 120), st.lists(st.integers(1, 40), min_size=1, max_size=4),
-    st.sampled_from([1, 20, 100_000]), st.sampled_from([3, 100_000]), st.sampled_from([0, 5, FEW]),
+    st.sampled_from([1, 20, 100_000]), st.sampled_from([3, 100_000]), st.sampled_from([0, 5, MAX_SMALL_CHANGES]),
     st.sampled_from([1, 3, 100]),
 )  # fmt: skip
 def test_any_history_in_any_windows_ends_like_the_model(
@@ -79,11 +79,11 @@ def test_any_history_in_any_windows_ends_like_the_model(
             return
         config = settings_for(mariadb, f"file://{folder}", max_rows, mode)
         with (
-            mock.patch("etl.apply._batch_size._CUT_TABLES", cut),
-            mock.patch("etl.prepare._cuts._TWICE", 0),
-            mock.patch("etl.shapes.few_changes.FEW", few),
-            mock.patch("etl.shapes.raw_changes.PORTION_ROWS", portion),
-            mock.patch("etl.shapes.table_changes.PORTION_ROWS", portion),
+            mock.patch("sluice.etl.apply._adaptive_limits._BASE_CUT_TABLES", cut),
+            mock.patch("sluice.etl.changes.planning._transaction_splits._DOUBLE_COST_TABLES", 0),
+            mock.patch("sluice.etl.changes.write_plans.small_batches.MAX_SMALL_CHANGES", few),
+            mock.patch("sluice.etl.changes.write_plans.raw_changes.DECODE_BATCH_ROWS", portion),
+            mock.patch("sluice.etl.changes.write_plans.table_changes.DECODE_BATCH_ROWS", portion),
         ):
             run_apply(config, until_ts=last.hi, run_seconds=240, prepare=local_preparer(config))
         for name in TABLES:
@@ -93,9 +93,9 @@ def test_any_history_in_any_windows_ends_like_the_model(
 _CHILD = """
 import itertools, os, signal, sys
 import pymysql.connections
-from etl.apply import run_apply
+from sluice.etl.apply import run_apply
 from tests.etl.preparing import local_preparer
-from etl.settings import Apply, Downstream, Relay, Settings, Upstream
+from sluice.etl.settings import Apply, Downstream, Relay, Settings, Upstream
 url, port, until, mode, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
 packets, write = itertools.count(1), pymysql.connections.Connection._write_bytes
 
@@ -222,7 +222,7 @@ def test_a_downstream_that_somebody_else_changed_is_an_error_that_names_table_an
     for name in TABLES:
         for rowid in list(later.rows[name]):
             changes: list = []
-            from upstream.rows import ROWID_NAME, encode_delete
+            from sluice.tidb.rows import ROWID_NAME, encode_delete
 
             changes.append((name, 2, encode_delete(TABLES[name], later.rows[name].pop(rowid) | {ROWID_NAME: rowid})))
             later._ts += 1
@@ -249,7 +249,7 @@ def land_after(history: History, url: str, lo: int) -> None:
     """One more window with all of a history's transactions, behind `lo`."""
     import pyarrow as pa
 
-    from relay import PART_SCHEMA, RelayLog, Window
+    from sluice.relay import PART_SCHEMA, RelayLog, WindowRecord
 
     relay = RelayLog.open(url)
     rows = [
@@ -264,5 +264,7 @@ def land_after(history: History, url: str, lo: int) -> None:
     part = relay.write_part(lo, hi, "t", 1, [batch])
     assert part is not None
     relay.commit(
-        Window(lo, hi, 7, "t", 0, len(rows), len(rows), 1, (part,), {str(t.id): t.to_json() for t in TABLES.values()})
+        WindowRecord(
+            lo, hi, 7, "t", 0, len(rows), len(rows), 1, (part,), {str(t.id): t.to_json() for t in TABLES.values()}
+        )
     )

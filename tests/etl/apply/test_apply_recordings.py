@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply import ApplySummary, run_apply
-from etl.rules import Filter, NameRule
-from etl.settings import Apply, Relay, Settings, Upstream
+from sluice.etl.apply import ApplySummary, run_apply
+from sluice.etl.changes.rules import Filter, NameRule
+from sluice.etl.settings import Apply, Relay, Settings, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS, land

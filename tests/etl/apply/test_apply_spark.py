@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from etl.apply import run_apply
-from etl.settings import Apply, Relay, Settings, Spark, Upstream
+from sluice.etl.apply import run_apply
+from sluice.etl.settings import Apply, Relay, Settings, Spark, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.snapshots import differences

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply import _prepare_job, run_apply
-from etl.settings import Apply, Relay, Settings, Spark, Upstream
-from etl.spark import standing
+from sluice.etl.apply import _prepare_job, run_apply
+from sluice.etl.settings import Apply, Relay, Settings, Spark, Upstream
+from sluice.etl.spark import persistent_worker as standing
 from tests.etl.freezing import differences, tell
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.stopped_work import by_steps, leave_nothing
@@ -22,7 +22,7 @@ POINTS = [("receive 3", signal.SIGKILL), ("send 8", signal.SIGKILL), ("send 6", 
 def test_wherever_the_worker_of_an_applier_dies_or_stands_still_all_is_applied_once(
     mariadb: MariaDBServer, spark_remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, seconds in (("_PATIENCE_S", 300.0), ("_COMES_S", 300.0), ("_STANDS_S", 3_000.0)):
+    for name, seconds in (("_HEARTBEAT_TIMEOUT_S", 300.0), ("_START_TIMEOUT_S", 300.0), ("_MAX_LIFETIME_S", 3_000.0)):
         monkeypatch.setattr(standing, name, seconds)  # the steps of a busy machine are those of a quiet one
     story = tell(mariadb, tmp_path)
     relay, prepare = tmp_path / "run" / "relay", _prepare_job.PrepareWindows
@@ -35,7 +35,7 @@ def test_wherever_the_worker_of_an_applier_dies_or_stands_still_all_is_applied_o
         shutil.rmtree(relay, ignore_errors=True)  # at one URL, as its session and workers are warm
         shutil.copytree(tmp_path / "relay", relay)
         if how == signal.SIGSTOP:
-            monkeypatch.setattr(standing, "_PATIENCE_S", 1.0)
+            monkeypatch.setattr(standing, "_HEARTBEAT_TIMEOUT_S", 1.0)
         told = str(tmp_path / f"worker-{number}")
         monkeypatch.setattr(
             _prepare_job,

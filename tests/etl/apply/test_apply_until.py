@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply import run_apply
-from etl.retain import retain
-from etl.settings import Apply, Relay, Settings, Upstream
-from relay import Control, retention
-from relay.archive import Archive, write_log
-from relay.archive.coalesce import Limits
-from relay.retention import ARCHIVE, Consumers
+from sluice.etl.apply import run_apply
+from sluice.etl.history.retain import retain
+from sluice.etl.settings import Apply, Relay, Settings, Upstream
+from sluice.relay import Control, retention
+from sluice.relay.archive import Archive, write_log
+from sluice.relay.archive.window_merging import MergeLimits
+from sluice.relay.retention import ARCHIVE_CONSUMER, Consumers
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS, land
@@ -67,9 +67,9 @@ def test_a_running_apply_waits_while_it_is_paused_and_goes_on_when_resumed(
 def test_applying_notes_its_position_and_what_it_has_passed_goes_once_it_is_archived(
     mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relay.retention.MIN_KEEP_MS", 1)
+    monkeypatch.setattr("sluice.relay.retention.MIN_KEEP_MS", 1)
     monkeypatch.setitem(retention._UNITS, "m", 1_000)  # the recording is of a minute
-    monkeypatch.setattr("etl.apply._relay_upkeep._UNTIL_NEXT_S", 0.0)
+    monkeypatch.setattr("sluice.etl.apply._consumer_position._REPORT_INTERVAL_S", 0.0)
     url = f"file://{tmp_path}/relay"
     relay = land(RECORDINGS / "shop", url, 5_000)
     began = relay.first().lo
@@ -81,9 +81,11 @@ def test_applying_notes_its_position_and_what_it_has_passed_goes_once_it_is_arch
     Consumers(relay).note(name, summary.checkpoint, "as it does from time to time")
     archive = Archive.open(settings.archive_url)
     archive.append(
-        write_log(relay.storage, archive.storage, list(relay.windows(began)), "t", limits=Limits(joins=False)).volume()
+        write_log(
+            relay.storage, archive.storage, list(relay.windows(began)), "t", limits=MergeLimits(joins=False)
+        ).volume()
     )
-    Consumers(relay).note(ARCHIVE, relay.last().hi, "the archive")
+    Consumers(relay).note(ARCHIVE_CONSUMER, relay.last().hi, "the archive")
     done = retain(settings)
     assert began < relay.first().lo <= summary.checkpoint - (1_000 << 18)
     assert done.verified_changes > 1_000

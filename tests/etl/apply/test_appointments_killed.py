@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply import run_apply
-from relay import Mending, RelayLog
+from sluice.etl.apply import run_apply
+from sluice.relay import RelayLog, TableRepair
 from tests.etl.apply.test_apply_random import fresh, settings_for
 from tests.etl.chunk_model import Cut, Told, damage, found, make_ready
 from tests.etl.freezer import Freezer, trace_of
@@ -56,7 +56,7 @@ class Scene:
         moments = sorted(random.Random(3).sample(range(began, until), len(_PIECES)))
         relay = RelayLog.open(f"file://{folder}/relay")
         tables = tuple(TABLES[piece.table].id for piece in _PIECES)
-        relay.appointments.mend(Mending("job", "job", tables))
+        relay.aligned_chunks.begin_repair(TableRepair("job", "job", tables))
         for at_ts, piece in zip(moments, _PIECES):
             make_ready(relay, told, piece, at_ts, is_whole=True)
         return cls(server, folder, told, began, until, moments)

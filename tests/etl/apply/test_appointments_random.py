@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from etl.apply import run_apply
-from etl.apply._appointments import AppointmentKeeper
-from relay import Appointment, Mending
+from sluice.etl.apply import run_apply
+from sluice.etl.apply._aligned_chunks import AlignedChunkApplier
+from sluice.relay import AlignedChunk, TableRepair
 from tests.etl.apply.test_apply_random import MODES, fresh, settings_for
 from tests.etl.chunk_model import Cut, Told, cut, damage, found, make_ready
 from tests.etl.mariadb_fixture import MariaDBServer
@@ -52,17 +52,17 @@ def test_after_each_chunk_its_range_is_as_upstream_and_after_the_last_the_table_
         for number, (at_ts, piece) in enumerate(zip(moments, pieces)):
             asked[at_ts] = piece
             make_ready(relay, told, piece, at_ts, number, is_whole=True)
-        relay.appointments.mend(Mending("job", "job", tuple(TABLES[name].id for name in names)))
-        kept = AppointmentKeeper.keep
+        relay.aligned_chunks.begin_repair(TableRepair("job", "job", tuple(TABLES[name].id for name in names)))
+        kept = AlignedChunkApplier.keep
         done = []
 
-        def keep(self: AppointmentKeeper, appointment: Appointment, *rest: Any) -> None:
+        def keep(self: AlignedChunkApplier, appointment: AlignedChunk, *rest: Any) -> None:
             kept(self, appointment, *rest)
             piece = asked[appointment.at_ts]
             assert found(connection, piece) == told.expected(appointment.at_ts, piece), (piece, appointment)
             done.append(appointment.at_ts)
 
-        with mock.patch.object(AppointmentKeeper, "keep", keep):
+        with mock.patch.object(AlignedChunkApplier, "keep", keep):
             run_apply(config, until_ts=last, run_seconds=240, prepare=local_preparer(config))
         assert done == moments
         whole = set(TABLES) - {piece.table for piece in pieces[len(moments) :]}

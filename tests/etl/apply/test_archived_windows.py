@@ -12,22 +12,22 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from etl.apply._ahead import Ahead
-from etl.apply._batch import Batch
-from etl.apply._batch_size import BatchSize
-from etl.apply.past import _PastLog
-from etl.downstream import Checkpoint
-from etl.prepare import BatchDocument, PrepareOptions, prepare
-from etl.settings import Apply
-from etl.steps import ChangeError
-from relay import SKIP, Decision, RelayLog, WindowLog
-from relay.archive import Archive, carry_decisions
-from relay.archive.coalesce import Limits
+from sluice.etl.apply._adaptive_limits import AdaptiveLimits
+from sluice.etl.apply._batch import WindowBatch
+from sluice.etl.apply._prefetch import BatchPrefetcher
+from sluice.etl.apply.replay_range import _ReadOnlyLog
+from sluice.etl.changes.planning import BatchPayload, PrepareOptions, prepare
+from sluice.etl.changes.steps import ChangeError
+from sluice.etl.downstream import Checkpoint
+from sluice.etl.settings import Apply
+from sluice.relay import SKIP, Override, RelayLog, WindowLog
+from sluice.relay.archive import Archive, sync_overrides
+from sluice.relay.archive.window_merging import MergeLimits
 from tests.etl.partition_history import PartitionHistory
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.relay.archivekit import archive_all, merge_volumes
 
-_ALL = BatchSize(Apply(max_rows=2**60, max_bytes=2**60))
+_ALL = AdaptiveLimits(Apply(max_rows=2**60, max_bytes=2**60))
 HYPOTHESIS = settings(
     max_examples=12,
     deadline=None,
@@ -35,7 +35,7 @@ HYPOTHESIS = settings(
     phases=[Phase.explicit, Phase.generate],
 )
 SIZES = st.lists(st.integers(1, 30), min_size=1, max_size=4)
-LIMITS = st.sampled_from([Limits(), Limits(20), Limits(200, 2_000), Limits(joins=False)])
+LIMITS = st.sampled_from([MergeLimits(), MergeLimits(20), MergeLimits(200, 2_000), MergeLimits(joins=False)])
 
 
 def steps(windows: WindowLog, after_ts: int, until_ts: int, shape: str = "net") -> list[tuple[Any, ...]]:
@@ -45,15 +45,15 @@ def steps(windows: WindowLog, after_ts: int, until_ts: int, shape: str = "net") 
     left_out = {"timings_ms"} if windows.find(until_ts) is None else {"timings_ms", "schema_version"}
     options = PrepareOptions(shape=shape)
 
-    def prepared(batch: BatchDocument) -> Any:
-        return prepare(windows.url, BatchDocument.from_json(json.loads(json.dumps(batch.to_json()))), options)
+    def prepared(batch: BatchPayload) -> Any:
+        return prepare(windows.url, BatchPayload.from_json(json.loads(json.dumps(batch.to_json()))), options)
 
-    ahead = Ahead(_PastLog(windows), prepared, _ALL, Checkpoint(after_ts), until_ts)
+    ahead = BatchPrefetcher(_ReadOnlyLog(windows), prepared, _ALL, Checkpoint(after_ts), until_ts)
     found: list[tuple[Any, ...]] = []
     at = after_ts
     try:
         for batch in ahead.items(lambda: at >= until_ts):
-            assert isinstance(batch, Batch)
+            assert isinstance(batch, WindowBatch)
             for step in batch.steps(threading.Event()):
                 detail = {name: value for name, value in step.detail.to_json().items() if name not in left_out}
                 place = step.kind, step.commit_ts, step.schema, step.table
@@ -66,10 +66,10 @@ def steps(windows: WindowLog, after_ts: int, until_ts: int, shape: str = "net") 
     return found
 
 
-def archived(relay: RelayLog, folder: str, sizes: list[int], limits: Limits) -> Archive:
+def archived(relay: RelayLog, folder: str, sizes: list[int], limits: MergeLimits) -> Archive:
     archive = Archive.open(f"file://{folder}/archive")
     archive_all(relay, archive, sizes, limits)
-    carry_decisions(relay.decisions, archive.decisions_of())
+    sync_overrides(relay.decisions, archive.overrides_of())
     return archive
 
 
@@ -77,7 +77,7 @@ def archived(relay: RelayLog, folder: str, sizes: list[int], limits: Limits) -> 
 @HYPOTHESIS
 @given(st.integers(0, 2**32), st.integers(5, 60), SIZES, SIZES, LIMITS, st.data())
 def test_preparing_archived_windows_is_preparing_the_landed_ones_through_partition_ddl(
-    keyed: bool, seed: int, count: int, sizes: list[int], volumes: list[int], limits: Limits, data: st.DataObject
+    keyed: bool, seed: int, count: int, sizes: list[int], volumes: list[int], limits: MergeLimits, data: st.DataObject
 ) -> None:
     history = PartitionHistory(seed, keyed)
     history.grow(count)
@@ -88,7 +88,7 @@ def test_preparing_archived_windows_is_preparing_the_landed_ones_through_partiti
             return
         moments = [relay.first().lo, *(commit_ts for commit_ts, _, _ in history.events)]
         if data.draw(st.booleans()):
-            relay.decisions.add(Decision(data.draw(st.sampled_from(moments[1:])), SKIP))
+            relay.decisions.add(Override(data.draw(st.sampled_from(moments[1:])), SKIP))
         archive = archived(relay, folder, volumes, limits)
         after, until = sorted(data.draw(st.lists(st.sampled_from(moments), min_size=2, max_size=2, unique=True)))
         shape = data.draw(st.sampled_from(["net", "groups", "file_binlog"]))
@@ -105,7 +105,7 @@ def test_preparing_archived_windows_is_preparing_the_landed_ones_of_a_real_clust
     tmp_path: Path, name: str, transactions: int
 ) -> None:
     relay = land(RECORDINGS / name, f"file://{tmp_path}/relay", transactions)
-    archive = archived(relay, str(tmp_path), [50], Limits())
+    archive = archived(relay, str(tmp_path), [50], MergeLimits())
     first, last = relay.first().lo, relay.last().hi
     assert sum(volume.windows for volume in archive.volumes()) < len(list(relay.windows(0)))
     assert steps(archive.log, first, last) == steps(relay, first, last)

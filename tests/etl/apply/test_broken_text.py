@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply.run import ApplyError
+from sluice.etl.apply.run import ApplyError
+from sluice.tidb.schema import Table
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Row, Story, table
-from upstream.schema import Table
 
 BROKEN = (b"a\xe9b", b"\xff\xfe'\\", b"\xe9", b"\xf0\x9f\x98", b"\xe9\t\n\0")
 SPECS = ("varchar(20)", "varchar(20) character set latin1", "varchar(20) character set ascii", "text")

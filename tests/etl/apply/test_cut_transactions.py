@@ -16,18 +16,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from etl.apply import ApplySummary, run_apply
-from etl.apply._batch_size import BatchSize
-from etl.prepare import BatchDocument
-from etl.settings import Apply, Relay, Settings, Upstream
-from etl.sinks.mysql import MySQLSink
-from etl.steps import Step, from_batches, to_batches
-from relay import INSERT, SKIP, Decision
+from sluice.etl.apply import ApplySummary, run_apply
+from sluice.etl.apply._adaptive_limits import AdaptiveLimits
+from sluice.etl.changes.planning import BatchPayload
+from sluice.etl.changes.steps import Step, from_batches, to_batches
+from sluice.etl.downstream.sinks.mysql import MySQLSink
+from sluice.etl.settings import Apply, Relay, Settings, Upstream
+from sluice.relay import INSERT, SKIP, Override
+from sluice.tidb.rows import encode_insert
 from tests.etl.apply.test_apply_random import checkpoint
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.story import Story, table
-from upstream.rows import encode_insert
 
 COUNT = 420
 TABLES = [table(100 + n, f"t{n}", "id int", "v int", primary="id") for n in range(COUNT)]
@@ -60,7 +60,7 @@ def applied(story: Story, mode: str = "atomic") -> tuple[ApplySummary, list[Step
     settings, found = settings_for(story, mode), list[Step]()
     prepare = local_preparer(settings)
 
-    def prepared(batch: BatchDocument) -> Iterator[pa.RecordBatch]:
+    def prepared(batch: BatchPayload) -> Iterator[pa.RecordBatch]:
         steps = list(from_batches(prepare(batch)))
         found.extend(steps)
         yield from to_batches(iter(steps))
@@ -109,9 +109,9 @@ def test_sessions_side_by_side_have_small_transactions_anyway(story: Story) -> N
 def test_a_process_killed_between_two_of_them_goes_on_at_the_last_one(story: Story, mariadb: MariaDBServer) -> None:
     code = (
         "import itertools, os, signal, sys\n"
-        "from etl.apply import run_apply\n"
-        "from etl.sinks.mysql import MySQLSink\n"
-        "from etl.settings import Apply, Downstream, Relay, Settings, Upstream\n"
+        "from sluice.etl.apply import run_apply\n"
+        "from sluice.etl.downstream.sinks.mysql import MySQLSink\n"
+        "from sluice.etl.settings import Apply, Downstream, Relay, Settings, Upstream\n"
         "from tests.etl.preparing import local_preparer\n"
         "url, port, until = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])\n"
         "commits, commit = itertools.count(1), MySQLSink._commit\n"
@@ -143,7 +143,7 @@ def test_a_process_killed_between_two_of_them_goes_on_at_the_last_one(story: Sto
     check_rows(story)
 
 
-def applied_while_decided(story: Story, monkeypatch: pytest.MonkeyPatch, decision: Decision) -> ApplySummary:
+def applied_while_decided(story: Story, monkeypatch: pytest.MonkeyPatch, decision: Override) -> ApplySummary:
     """The summary of applying, where an operator decides behind the second commit."""
     commit, commits = MySQLSink._commit, itertools.count(1)
 
@@ -162,8 +162,8 @@ def test_a_decision_that_was_used_before_something_came_in_between_is_noted(
     """What is prepared then begins behind it."""
     first_ts = story._ts - 10 * COUNT
     early, later = first_ts + 10 * 5, first_ts + 10 * 300
-    story._relay.decisions.add(Decision(early, SKIP, by="ann"))
-    summary = applied_while_decided(story, monkeypatch, Decision(later, SKIP, by="bob"))
+    story._relay.decisions.add(Override(early, SKIP, by="ann"))
+    summary = applied_while_decided(story, monkeypatch, Override(later, SKIP, by="bob"))
     assert set(story._relay.decisions.used_ms()) == {early, later}
     assert sum(f"commit_ts {early}" in warning for warning in summary.warnings) == 1
     assert story.rows(TABLES[4].name) == [(5, 2)]
@@ -175,14 +175,14 @@ def test_a_decision_that_came_too_late_for_its_transaction_is_taken_back(
     story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = story._ts - 10 * COUNT + 10 * 5
-    summary = applied_while_decided(story, monkeypatch, Decision(late, SKIP, by="ann"))
+    summary = applied_while_decided(story, monkeypatch, Override(late, SKIP, by="ann"))
     assert story._relay.decisions.list() == []
     assert sum("too late" in warning for warning in summary.warnings) == 1
     check_rows(story)
 
 
 def test_a_downstream_far_away_gets_as_few_transactions_as_there_can_be() -> None:
-    size = BatchSize(Apply())
+    size = AdaptiveLimits(Apply())
     assert size.cut_tables == 100
     size.wrote([], 1.0, 0.02)
     assert size.cut_tables is None

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from etl.apply import run_apply
-from etl.settings import Apply, Relay, Settings, Upstream
-from relay import SKIP, Decision
+from sluice.etl.apply import run_apply
+from sluice.etl.settings import Apply, Relay, Settings, Upstream
+from sluice.relay import SKIP, Override
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.story import Story, table
@@ -39,7 +39,7 @@ def test_a_transaction_that_is_skipped_while_its_batch_is_prepared_is_left_out(
         nonlocal calls
         calls += 1
         if calls == 1:
-            story._relay.decisions.add(Decision(skipped, SKIP, by="ann"))
+            story._relay.decisions.add(Override(skipped, SKIP, by="ann"))
         yield from prepare(windows)
 
     summary = run_apply(settings, until_ts=story._ts, run_seconds=240, prepare=meanwhile)

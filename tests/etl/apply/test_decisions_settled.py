@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from etl import operate
-from etl.apply import _decided, run_apply
-from etl.downstream import MySQLSession
-from etl.operate import OperateError
-from etl.settings import Apply, Downstream, File, Relay, Settings, Upstream
-from relay import SKIP, Decision, Decisions
+from sluice.etl import operate
+from sluice.etl.apply import _override_usage as _decided
+from sluice.etl.apply import run_apply
+from sluice.etl.downstream import MySQLSession
+from sluice.etl.operate import OperateError
+from sluice.etl.settings import Apply, Downstream, File, Relay, Settings, Upstream
+from sluice.relay import SKIP, Override, Overrides
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.story import ITEM, Story, column, table, with_item
@@ -45,14 +46,14 @@ def test_a_decision_that_is_used_at_once_was_not_too_late(
     settings = settings_of(story, tmp_path, sink)
     go_on(story, settings)
     story.insert(ITEM, {"id": 2, "v": 2})
-    at, add = story._ts, Decisions.add
+    at, add = story._ts, Overrides.add
 
-    def and_applied(self: Decisions, decision: Decision) -> None:
+    def and_applied(self: Overrides, decision: Override) -> None:
         add(self, decision)
         go_on(story, settings)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Decisions, "add", and_applied)
+        patch.setattr(Overrides, "add", and_applied)
         assert "is left out" in operate.skip_transaction(settings, at)
     if sink != "file":
         assert story.rows("item") == [(1, 1)]
@@ -64,12 +65,12 @@ def test_a_decision_that_is_used_cannot_be_taken_back(story: Story, tmp_path: Pa
     settings = settings_of(story, tmp_path, sink)
     at = story._ts
     operate.skip_transaction(settings, at)
-    operate.remove_decision(settings, at)
+    operate.remove_override(settings, at)
     assert operate.list_decisions(settings) == []
     operate.skip_transaction(settings, at)
     go_on(story, settings)
     with pytest.raises(OperateError, match="is used"):
-        operate.remove_decision(settings, at)
+        operate.remove_override(settings, at)
     assert [each["commit_ts"] for each in operate.list_decisions(settings)] == [at]
 
 
@@ -87,7 +88,7 @@ def test_what_a_process_that_died_behind_its_commit_used_is_known_to_the_next_on
     used = story._ts
     story.insert(ITEM, {"id": 3, "v": 3})
     operate.skip_transaction(settings, used)
-    late, settle = story._ts, _decided.settle
+    late, settle = story._ts, _decided.settle_overrides
 
     def died(of: object, through_ts: int) -> list[str]:
         if through_ts < late:
@@ -95,10 +96,10 @@ def test_what_a_process_that_died_behind_its_commit_used_is_known_to_the_next_on
         raise _Died
 
     with monkeypatch.context() as patch:
-        patch.setattr(_decided, "settle", died)
+        patch.setattr(_decided, "settle_overrides", died)
         with pytest.raises(_Died):
             go_on(story, settings)
-    relay.decisions.add(Decision(late, SKIP))  # an operator who died, too
+    relay.decisions.add(Override(late, SKIP))  # an operator who died, too
     assert relay.decisions.used_ms() == {}
     story.insert(ITEM, {"id": 4, "v": 4})
     said = "\n".join(go_on(story, settings))
@@ -127,7 +128,7 @@ def test_what_cannot_be_known_is_not_promised(story: Story, tmp_path: Path) -> N
     assert "can't be known now" in operate.skip_transaction(gone, at)
     assert "can't be known now" in operate.run_until(gone, str(at))
     with pytest.raises(OperateError, match="can't be known now"):
-        operate.remove_decision(gone, at)
+        operate.remove_override(gone, at)
     operate.resume(settings)
     go_on(story, settings)
     assert story.rows("item") == []

@@ -5,27 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from bench.far_proxy import FarProxy
-from etl.apply import BatchReport, run_apply
-from etl.apply._batch_size import MORE_BYTES, MORE_ROWS, BatchSize
-from etl.settings import Apply, Relay, Settings, Upstream
-from relay import INSERT, Part, Window
+from sluice.bench.far_proxy import FarProxy
+from sluice.etl.apply import BatchReport, run_apply
+from sluice.etl.apply._adaptive_limits import MORE_BYTES, MORE_ROWS, AdaptiveLimits
+from sluice.etl.settings import Apply, Relay, Settings, Upstream
+from sluice.relay import INSERT, Part, WindowRecord
+from sluice.tidb.rows import encode_insert
 from tests.etl.apply.test_apply_random import fresh, rows_of
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.random_history import TABLES, History
-from upstream.rows import encode_insert
 
 FAR = Apply("parallel", 2, 1_000, 1_000_000)
 
 
-def window(changes: int, size: int = 0) -> Window:
+def window(changes: int, size: int = 0) -> WindowRecord:
     part = Part("p", changes, 1, size, 0, 1, 2)
-    return Window(1, 2, 7, "t", 0, 1, changes, 0, (part,))
+    return WindowRecord(1, 2, 7, "t", 0, 1, changes, 0, (part,))
 
 
 def test_batches_grow_while_writing_one_takes_less_than_a_hundred_round_trips_and_stay_in_bounds() -> None:
-    size = BatchSize(FAR)
+    size = AdaptiveLimits(FAR)
     seen = []
     for _ in range(5):
         size.wrote([window(size.max_rows)], busy_s=1.3, round_trip_s=0.05)
@@ -39,7 +39,7 @@ def test_batches_grow_while_writing_one_takes_less_than_a_hundred_round_trips_an
 
 
 def test_large_rows_count_by_their_bytes() -> None:
-    size = BatchSize(FAR)
+    size = AdaptiveLimits(FAR)
     size.wrote([window(10, 1_000_000)], busy_s=2.5, round_trip_s=0.05)
     assert size.max_bytes == 2_000_000
 
@@ -51,7 +51,7 @@ def test_batches_stay_as_the_settings_say_without_a_backlog_near_by_and_in_one_t
         (FAR, 1_000, 0.0),
         (replace(FAR, mode="atomic"), 1_000, 0.05),
     ):
-        size = BatchSize(apply)
+        size = AdaptiveLimits(apply)
         size.wrote([window(changes)], busy_s=0.2, round_trip_s=round_trip_s)
         assert (size.max_rows, size.max_bytes) == (1_000, 1_000_000)
 

@@ -12,22 +12,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from etl.apply import run_apply
-from etl.apply.run import ApplyError
-from etl.downstream import Checkpoint, CheckpointTable, MySQLSession
-from etl.prepare import BatchDocument, PrepareOptions, prepare_steps
-from etl.rules import Filter
-from etl.settings import Apply, Relay, Settings, Upstream
-from etl.shapes import few_changes
-from etl.steps import FlushDetail, Step
-from relay import DELETE, INSERT, SKIP, UPDATE, Decision
+from sluice.etl.apply import run_apply
+from sluice.etl.apply.run import ApplyError
+from sluice.etl.changes.planning import BatchPayload, PrepareOptions, prepare_steps
+from sluice.etl.changes.rules import Filter
+from sluice.etl.changes.steps import FlushDetail, Step
+from sluice.etl.changes.write_plans import small_batches as few_changes
+from sluice.etl.downstream import Checkpoint, CheckpointTable, MySQLSession
+from sluice.etl.settings import Apply, Relay, Settings, Upstream
+from sluice.relay import DELETE, INSERT, SKIP, UPDATE, Override
+from sluice.tidb.rows import encode_delete, encode_insert, encode_update
 from tests.etl.apply.test_apply_parallel import parallel_sink
 from tests.etl.apply.test_apply_random import fresh, rows_of
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.random_history import TABLES, History
 from tests.etl.story import Story, table
-from upstream.rows import encode_delete, encode_insert, encode_update
 
 ITEM = table(11, "item", "id int", "name varchar(20)", "v int", primary="id", unique=("name",))
 
@@ -57,7 +57,7 @@ def break_off(story: Story, after: int, ignored: frozenset[int] = frozenset()) -
     """Everything after `after` in one flight, of which all is downstream but the checkpoint."""
     sink = parallel_sink(settings_of(story, "parallel"))
     sink.recover()
-    described = BatchDocument.of(windows_after(story, after))
+    described = BatchPayload.from_windows(windows_after(story, after))
     steps = prepare_steps(story._url, described, PrepareOptions("groups", 3, ignored_ts=ignored))
     sink.run([*(step for step in steps if step.kind != "commit"), Step(FlushDetail(), 0)])
     sink.close()
@@ -99,7 +99,7 @@ def test_a_transaction_that_is_skipped_after_its_flight_broke_off_is_taken_back_
     story.insert(ITEM, item(50))
     break_off(story, after)
     assert (33, "n33", 77) in story.rows("item")
-    story._relay.decisions.add(Decision(at, SKIP, by="ann"))
+    story._relay.decisions.add(Override(at, SKIP, by="ann"))
     go_on(story, mode)
     changed = {4: 78, 5: 1}
     assert story.rows("item") == sorted([(i, f"n{i}", changed.get(i, 0)) for i in [*range(10), 50]], key=repr)
@@ -121,7 +121,7 @@ def test_several_transactions_of_one_row_are_taken_back_in_the_right_order(story
     skipped.append(story._ts)
     break_off(story, after)
     for at in skipped:
-        story._relay.decisions.add(Decision(at, SKIP))
+        story._relay.decisions.add(Override(at, SKIP))
     go_on(story, mode)
     assert story.rows("item") == [(i, f"n{i}", 0) for i in range(10)]
 
@@ -137,7 +137,7 @@ def test_what_was_left_out_before_the_flight_began_is_not_touched_when_it_is_flo
     after = story._ts
     story.update(ITEM, item(5), item(5, 1))
     at = several(story)
-    story._relay.decisions.add(Decision(at, SKIP))
+    story._relay.decisions.add(Override(at, SKIP))
     break_off(story, after, frozenset({at}))
     go_on(story, mode)
     values = {1: 99, 4: 99, 5: 1, 33: 99}
@@ -175,7 +175,7 @@ def test_rows_that_came_and_went_in_a_flight_leave_nothing_whoever_finishes_it(
     story: Story, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two rounds of a flight a row may be downstream that is in no net effect."""
-    monkeypatch.setattr(few_changes, "FEW", 0)  # fewer would all be one session's
+    monkeypatch.setattr(few_changes, "MAX_SMALL_CHANGES", 0)  # fewer would all be one session's
     after = story._ts
     story.insert(ITEM, item(20) | {"name": "a"})
     story.update(ITEM, item(2), item(2) | {"name": "c"})
@@ -183,7 +183,7 @@ def test_rows_that_came_and_went_in_a_flight_leave_nothing_whoever_finishes_it(
     story.delete(ITEM, item(20) | {"name": "n2"})
     sink = parallel_sink(settings_of(story, "parallel"))
     sink.recover()
-    described = BatchDocument.of(windows_after(story, after))
+    described = BatchPayload.from_windows(windows_after(story, after))
     steps = list(prepare_steps(story._url, described, PrepareOptions("groups", 3)))
     first = next(n for n, step in enumerate(steps) if step.kind == "flush")
     sink.run(steps[: first + 1])
@@ -250,12 +250,12 @@ def test_what_is_skipped_after_a_flight_broke_off_anywhere_leaves_no_trace(
     broken.recover()
     first = relay.first()
     assert first is not None
-    described = BatchDocument.of(relay.windows(first.lo))
+    described = BatchPayload.from_windows(relay.windows(first.lo))
     begun = [step for step in prepare_steps(url, described, PrepareOptions("groups", 3)) if step.kind != "commit"]
     broken.run([*begun[: max(1, round(share * len(begun)))], Step(FlushDetail(), 0)])
     broken.close()
     for ts in later:
-        relay.decisions.add(Decision(ts, SKIP))
+        relay.decisions.add(Override(ts, SKIP))
     run_apply(chosen, until_ts=relay.last().hi, run_seconds=240, prepare=local_preparer(chosen))
     with mariadb.connect() as connection:
         for name in TABLES:
@@ -274,6 +274,6 @@ def test_what_cannot_even_be_decoded_begins_no_flight_and_can_be_skipped(story: 
     with pytest.raises(ApplyError, match=f"commit_ts {at}"):
         go_on(story, "parallel")
     assert checkpoint_of(story).flight is None
-    story._relay.decisions.add(Decision(at, SKIP))
+    story._relay.decisions.add(Override(at, SKIP))
     go_on(story, "parallel")
     assert story.rows("item") == sorted([(i, f"n{i}", 0) for i in [*range(10), 50, 51]], key=repr)

@@ -33,7 +33,7 @@ def spread(items: list[int], count: int) -> list[int]:
 def test_wherever_a_process_is_stopped_another_takes_over_at_once_and_the_first_changes_nothing(
     mariadb: MariaDBServer, tmp_path: Path, freezer: Freezer, first: str, second: str
 ) -> None:
-    """Some of the points of `bench/freeze.py`, which goes through all of them."""
+    """Some of the points of `bench/stall_points.py`, which goes through all of them."""
     story = tell(mariadb, tmp_path)
     steps = steps_of(freezer, mariadb, story, tmp_path, first)
     points = [Point(first, second, stop) for stop in spread(list(range(5, len(steps))), _POINTS)]

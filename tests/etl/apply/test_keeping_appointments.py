@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from etl.apply import ApplySummary, run_apply
-from etl.downstream import ChunkResult
-from etl.settings import Downstream, File
-from etl.settings.rules import parse_filter, parse_routes
-from relay import Control, Mending, Ready, RelayLog, Void, Window
+from sluice.etl.apply import ApplySummary, run_apply
+from sluice.etl.downstream import ChunkResult
+from sluice.etl.settings import Downstream, File
+from sluice.etl.settings.rules import parse_filter, parse_routes
+from sluice.relay import ChunkCancelled, ChunkReady, Control, RelayLog, TableRepair, WindowRecord
+from sluice.tidb.ddl_job import DdlEffect, DdlJob
 from tests.etl.apply.test_apply_random import checkpoint, fresh, rows_of, settings_for
 from tests.etl.chunk_model import Cut, Told, appoint, deliver, make_ready
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.random_history import TABLES
-from upstream.ddl_job import DdlJob, Effect
 
 PLAIN = Cut("plain")
 LONG = 60_000
@@ -122,10 +122,10 @@ def test_rows_that_dont_come_in_time_are_not_waited_for_and_come_too_late(scene:
     scene.wait(1)
     asked = appoint(scene.relay, PLAIN, scene.middle)
     scene.apply()
-    outcome = scene.relay.appointments.outcome(scene.middle)
-    assert isinstance(outcome, Void) and outcome.by == "apply" and "not there after" in outcome.why
+    outcome = scene.relay.aligned_chunks.outcome(scene.middle)
+    assert isinstance(outcome, ChunkCancelled) and outcome.by == "apply" and "not there after" in outcome.why
     deliver(scene.relay, scene.told, PLAIN, asked)
-    assert scene.relay.appointments.outcome(scene.middle) == outcome
+    assert scene.relay.aligned_chunks.outcome(scene.middle) == outcome
     assert scene.right()
 
 
@@ -135,9 +135,9 @@ def test_rows_of_a_chunk_that_are_late_again_and_again_are_waited_for_longer(sce
         appoint(scene.relay, PLAIN, at_ts, number=5)
     appoint(scene.relay, PLAIN, scene.stamps[17], number=6)
     scene.apply()
-    outcomes = [scene.relay.appointments.outcome(at_ts) for at_ts in scene.stamps[10:18]]
-    assert all(isinstance(outcome, Void) for outcome in outcomes)
-    waited = [float(outcome.why.split()[-5]) for outcome in outcomes if isinstance(outcome, Void)]
+    outcomes = [scene.relay.aligned_chunks.outcome(at_ts) for at_ts in scene.stamps[10:18]]
+    assert all(isinstance(outcome, ChunkCancelled) for outcome in outcomes)
+    waited = [float(outcome.why.split()[-5]) for outcome in outcomes if isinstance(outcome, ChunkCancelled)]
     assert all(s >= least for s, least in zip(waited, (0.1, 0.1, 0.1, 0.1, 0.2, 0.4, 0.8, 0.1), strict=True))
     assert scene.right()
 
@@ -146,13 +146,13 @@ def test_without_changes_behind_it_an_appointment_is_waited_for_longer(mariadb: 
     scene = Scene(mariadb, tmp_path)
     scene.wait(1_000)
     at_ts = scene.last + 5
-    scene.relay.commit(Window(scene.last, at_ts + 5, 7, "t", 0, 0, 0, 1, (), {}))
+    scene.relay.commit(WindowRecord(scene.last, at_ts + 5, 7, "t", 0, 0, 0, 1, (), {}))
     asked = appoint(scene.relay, PLAIN, at_ts)
     scene.last = at_ts + 5
     with scene.applying():
         scene.until(scene.at(at_ts))
         time.sleep(1.2)
-        assert scene.relay.appointments.outcome(at_ts) is None
+        assert scene.relay.aligned_chunks.outcome(at_ts) is None
         deliver(scene.relay, scene.told, PLAIN, asked)
         scene.until(scene.at(scene.last))
     note = scene.note(at_ts)
@@ -162,7 +162,7 @@ def test_without_changes_behind_it_an_appointment_is_waited_for_longer(mariadb: 
 def test_a_void_appointment_holds_nobody_up(scene: Scene) -> None:
     scene.wait(LONG)
     appoint(scene.relay, PLAIN, scene.middle)
-    scene.relay.appointments.settle(scene.middle, Void("given up", "job"))
+    scene.relay.aligned_chunks.settle(scene.middle, ChunkCancelled("given up", "job"))
     scene.apply(run_seconds=240)
     assert scene.checkpoint() == scene.last
 
@@ -172,7 +172,7 @@ def test_an_appointment_that_is_removed_while_applying_waits_for_it_holds_nobody
     appoint(scene.relay, PLAIN, scene.middle)
     with scene.applying():
         scene.until(scene.at(scene.middle))
-        RelayLog.open(scene.relay.url).appointments.remove(scene.middle)
+        RelayLog.open(scene.relay.url).aligned_chunks.remove(scene.middle)
         scene.until(scene.at(scene.last))
     assert scene.relay.storage.names("appointments") == []
     assert scene.right()
@@ -185,7 +185,7 @@ def test_several_appointments_in_one_window_and_one_at_its_end_are_kept_in_order
     moments = [scene.stamps[5], scene.stamps[5] + 1, scene.stamps[20], scene.last]
     for at_ts in moments:
         make_ready(scene.relay, scene.told, PLAIN, at_ts)
-    scene.relay.commit(Window(scene.last, scene.last + 9, 7, "t", 0, 0, 0, 1, (), {}))
+    scene.relay.commit(WindowRecord(scene.last, scene.last + 9, 7, "t", 0, 0, 0, 1, (), {}))
     scene.last += 9
     scene.apply()
     for at_ts in moments:
@@ -257,17 +257,17 @@ def test_changes_to_rows_that_are_known_to_be_missing_stop_nothing_and_their_chu
     for name in names:
         scene.connection.cursor().execute(f"DELETE FROM rnd.`{name}`")
     scene.connection.commit()
-    scene.relay.appointments.mend(Mending("job", "job", tuple(TABLES[name].id for name in names)))
+    scene.relay.aligned_chunks.begin_repair(TableRepair("job", "job", tuple(TABLES[name].id for name in names)))
     for number, name in enumerate(names):
         make_ready(scene.relay, scene.told, Cut(name), scene.stamps[34] + number)
     scene.apply()
     assert scene.right()
-    scene.relay.appointments.mended("job")
+    scene.relay.aligned_chunks.mended("job")
 
 
-def declines(scene: Scene, ready: Ready, said: str, *, is_passing: bool) -> None:
+def declines(scene: Scene, ready: ChunkReady, said: str, *, is_passing: bool) -> None:
     appoint(scene.relay, PLAIN, scene.middle)
-    scene.relay.appointments.settle(scene.middle, ready)
+    scene.relay.aligned_chunks.settle(scene.middle, ready)
     scene.apply()
     note = scene.note(scene.middle)
     assert note is not None and said in note.declined, note
@@ -284,15 +284,17 @@ def test_a_table_that_a_ddl_changed_after_its_definition_was_read_is_read_again(
     ddl = DdlJob(
         commit_ts=scene.last + 3, start_ts=scene.last + 2, job_id=88, query="ALTER TABLE plain COMMENT 'x'",
         type=0, schema_name="rnd", table_name="plain", schema_version=2,
-        effect=Effect({}, {plain.id: plain}),
+        effect=DdlEffect({}, {plain.id: plain}),
     )  # fmt: skip
     relay = scene.relay
     relay.commit(
-        Window(scene.last, at_ts + 5, 7, "t", 0, 0, 0, 2, (), {str(plain.id): plain.to_json()}, ddls=(ddl.to_json(),))
+        WindowRecord(
+            scene.last, at_ts + 5, 7, "t", 0, 0, 0, 2, (), {str(plain.id): plain.to_json()}, ddls=(ddl.to_json(),)
+        )
     )
     for moment, defined_ts in ((at_ts, scene.last + 2), (at_ts + 1, scene.last + 3)):
         appoint(relay, PLAIN, moment)
-        relay.appointments.settle(moment, Ready(plain.to_json(), defined_ts))
+        relay.aligned_chunks.settle(moment, ChunkReady(plain.to_json(), defined_ts))
     scene.last = at_ts + 5
     scene.apply()
     note, other = scene.note(at_ts), scene.note(at_ts + 1)
@@ -301,7 +303,7 @@ def test_a_table_that_a_ddl_changed_after_its_definition_was_read_is_read_again(
 
 
 def test_rows_of_another_table_are_declined(scene: Scene) -> None:
-    declines(scene, Ready(TABLES["ci"].to_json(), scene.middle), "rows of table id 103", is_passing=True)
+    declines(scene, ChunkReady(TABLES["ci"].to_json(), scene.middle), "rows of table id 103", is_passing=True)
 
 
 def test_a_file_that_is_gone_or_damaged_is_declined_with_its_name(scene: Scene) -> None:
@@ -356,5 +358,5 @@ def test_a_folder_takes_no_rows_and_says_so(scene: Scene, tmp_path: Path) -> Non
     appoint(scene.relay, PLAIN, scene.middle)
     settings = replace(scene.settings, downstream=Downstream(type="file"), file=File(dir=str(tmp_path / "out")))
     run_apply(settings, until_ts=scene.last, run_seconds=240, prepare=local_preparer(settings))
-    outcome = scene.relay.appointments.outcome(scene.middle)
-    assert isinstance(outcome, Void) and "no database" in outcome.why
+    outcome = scene.relay.aligned_chunks.outcome(scene.middle)
+    assert isinstance(outcome, ChunkCancelled) and "no database" in outcome.why

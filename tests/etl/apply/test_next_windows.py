@@ -9,13 +9,13 @@ from unittest import mock
 
 import pytest
 
-from etl.apply._batch_size import BatchSize
-from etl.apply._next_windows import MAX_WINDOWS, NextWindows
-from etl.downstream import Flight
-from etl.settings import Apply
-from relay import RelayLog, Window
-from relay.storage import open_storage
-from relay.window import window_path
+from sluice.etl.apply._adaptive_limits import AdaptiveLimits
+from sluice.etl.apply._window_selector import MAX_WINDOWS, WindowSelector
+from sluice.etl.downstream import InFlight
+from sluice.etl.settings import Apply
+from sluice.relay import RelayLog, WindowRecord
+from sluice.relay.storage import open_storage
+from sluice.relay.window import window_path
 
 
 def test_windows_of_days_without_traffic_are_applied_some_at_a_time_and_a_flight_as_it_was_begun(
@@ -26,19 +26,21 @@ def test_windows_of_days_without_traffic_are_applied_some_at_a_time_and_a_flight
     folder = tmp_path / window_path(0)
     folder.parent.mkdir(parents=True)
     for lo in range(count):
-        window = Window(lo, lo + 1, 7, "token", 0, 0, 0, 0)
+        window = WindowRecord(lo, lo + 1, 7, "token", 0, 0, 0, 0)
         (tmp_path / window.path).write_bytes(window.to_json())
 
-    def batches(flight: Flight | None) -> list[tuple[int, int]]:
+    def batches(flight: InFlight | None) -> list[tuple[int, int]]:
         found, position = [], 0
-        with contextlib.closing(NextWindows(relay, BatchSize(Apply()), flight, None, threading.Event())) as following:
+        with contextlib.closing(
+            WindowSelector(relay, AdaptiveLimits(Apply()), flight, None, threading.Event())
+        ) as following:
             while position < count:
                 windows, position = following.after(position)
                 found.append((len(windows), position))
         return found
 
     assert batches(None) == [(MAX_WINDOWS, MAX_WINDOWS), (5, count)]
-    assert batches(Flight(count)) == [(count, count)]
+    assert batches(InFlight(count)) == [(count, count)]
 
 
 @pytest.mark.parametrize(
@@ -51,19 +53,19 @@ def test_a_transaction_has_a_thousand_tables_at_most_unless_one_window_has_more(
     ids = [range(600), range(400, 1_000), range(300, 1_100), range(200, 300), range(200, 500), range(5_000), range(10)]
     for number, some in enumerate(ids):
         tables: dict[str, object] = {str(id): {} for id in some}
-        relay.commit(Window(10 * number, 10 * number + 10, 7, "token", 0, 1, len(some), 1, (), tables))
-    limits = BatchSize(Apply(mode=mode))
+        relay.commit(WindowRecord(10 * number, 10 * number + 10, 7, "token", 0, 1, len(some), 1, (), tables))
+    limits = AdaptiveLimits(Apply(mode=mode))
 
-    def batches(flight: Flight | None) -> list[tuple[int, int]]:
+    def batches(flight: InFlight | None) -> list[tuple[int, int]]:
         found, position = [], 0
-        with contextlib.closing(NextWindows(relay, limits, flight, None, threading.Event())) as following:
+        with contextlib.closing(WindowSelector(relay, limits, flight, None, threading.Event())) as following:
             while position < 70:
                 windows, position = following.after(position)
                 found.append((len(windows), position))
         return found
 
     assert batches(None) == together
-    assert batches(Flight(60))[0] == (6, 60)
+    assert batches(InFlight(60))[0] == (6, 60)
 
 
 def test_what_comes_next_is_found_by_name_however_many_windows_an_hour_has(tmp_path: Path) -> None:
@@ -79,12 +81,12 @@ def test_what_comes_next_is_found_by_name_however_many_windows_an_hour_has(tmp_p
 
     names_of = storage.names
     with (
-        contextlib.closing(NextWindows(relay, BatchSize(Apply()), None, None, stopped)) as following,
+        contextlib.closing(WindowSelector(relay, AdaptiveLimits(Apply()), None, None, stopped)) as following,
         mock.patch.object(storage, "names", names),
     ):
         position = 0
         for lo in range(5):
-            landing = threading.Timer(0.1, relay.commit, [Window(lo, lo + 1, 7, "token", 0, 0, 0, 0)])
+            landing = threading.Timer(0.1, relay.commit, [WindowRecord(lo, lo + 1, 7, "token", 0, 0, 0, 0)])
             landing.start()
             windows, position = following.after(position)
             landing.join()

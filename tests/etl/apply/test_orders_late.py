@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from etl import operate
-from etl.apply import run_apply
-from etl.downstream import Checkpoint, MySQLSession
-from etl.operate import OperateError
-from etl.settings import Apply, Relay, Settings, Upstream
-from etl.sinks import read_checkpoint
-from relay import Control
+from sluice.etl import operate
+from sluice.etl.apply import run_apply
+from sluice.etl.downstream import Checkpoint, MySQLSession
+from sluice.etl.downstream.sinks import read_checkpoint
+from sluice.etl.operate import OperateError
+from sluice.etl.settings import Apply, Relay, Settings, Upstream
+from sluice.relay import Control
 from tests.etl.apply.test_flight_replay import break_off
-from tests.etl.ddl.test_ddl_alone import running
+from tests.etl.downstream.ddl.test_ddl_alone import running
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.story import Story, column, table
@@ -102,7 +102,7 @@ def test_a_point_to_stop_at_is_kept_by_the_batch_that_is_being_written(
     settings, relay = settings_of(story, "atomic"), story._relay
     with meanwhile(
         monkeypatch,
-        "send_ahead",
+        "execute_pipelined",
         lambda: operate.run_until(settings, str(stop)),
         lambda: relay.control().apply_until_ts == stop,
     ) as came:
@@ -154,8 +154,10 @@ def test_a_skip_that_comes_during_the_commit_is_refused_and_not_kept(
     story.insert(ITEM, {"id": 2, "v": 2})
     settings, relay, at = settings_of(story, "atomic"), story._relay, story._ts
     loaded: list[bool] = []
-    send = MySQLSession.send_ahead
-    monkeypatch.setattr(MySQLSession, "send_ahead", lambda self, orders: (loaded.append(True), send(self, orders))[1])
+    send = MySQLSession.execute_pipelined
+    monkeypatch.setattr(
+        MySQLSession, "execute_pipelined", lambda self, orders: (loaded.append(True), send(self, orders))[1]
+    )
     skip = lambda: operate.skip_transaction(settings, at)  # noqa: E731
     with meanwhile(monkeypatch, "commit", skip, lambda: bool(relay.decisions.list()), lambda: bool(loaded)) as came:
         go_on(story, "atomic")

@@ -12,16 +12,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from etl.apply import run_apply
-from etl.apply.run import ApplyError
-from etl.settings import Relay, Settings, Upstream
-from etl.spark.errors import WorkerError
-from relay import INSERT, SKIP, Decision
+from sluice.etl.apply import run_apply
+from sluice.etl.apply.run import ApplyError
+from sluice.etl.settings import Relay, Settings, Upstream
+from sluice.etl.spark.errors import WorkerError
+from sluice.relay import INSERT, SKIP, Override
+from sluice.tidb.rows import encode_insert
+from sluice.tidb.schema import Table
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.story import Story, table
-from upstream.rows import encode_insert
-from upstream.schema import Table
 
 ITEM = table(11, "item", "id int", "name varchar(20)", "v int", primary="id", unique=("name",))
 HEAP = table(12, "heap", "a int", "b varchar(10)")
@@ -69,7 +69,7 @@ def fails(story: Story, commit_ts: int, *words: str) -> str:
 
 
 def skip(story: Story, commit_ts: int) -> None:
-    story._relay.decisions.add(Decision(commit_ts, SKIP, by="ann", why="poisoned"))
+    story._relay.decisions.add(Override(commit_ts, SKIP, by="ann", why="poisoned"))
 
 
 def ids(story: Story) -> set[int]:
@@ -107,8 +107,8 @@ def test_an_update_of_a_missing_row_is_named(story: Story) -> None:
 
 
 def _update(i: int) -> tuple[Table, int, bytes]:
-    from relay import UPDATE
-    from upstream.rows import encode_update
+    from sluice.relay import UPDATE
+    from sluice.tidb.rows import encode_update
 
     return ITEM, UPDATE, encode_update(ITEM, item(i, i), item(i, i + 1000))
 

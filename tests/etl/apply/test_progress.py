@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from etl.apply import _report
-from etl.apply._report import BatchReport, Progress
+from sluice.etl.apply import _metrics as _report
+from sluice.etl.apply._metrics import ApplyProgressLog, BatchReport
 
 
 def batch(number: int, changes: int = 3, ddls: int = 0) -> BatchReport:
@@ -35,7 +35,7 @@ def test_batches_of_a_few_seconds_are_one_line_with_their_sums(
     clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "sluice.apply")
-    progress = Progress()
+    progress = ApplyProgressLog()
     progress.add(batch(0))
     assert [line["batches"] for line in said(caplog)] == [1]
     for number in range(1, 5):
@@ -58,7 +58,7 @@ def test_many_row_changes_are_said_at_once_and_the_rest_at_the_end(
     clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "sluice.apply")
-    progress = Progress()
+    progress = ApplyProgressLog()
     progress.add(batch(0))
     progress.add(batch(1, changes=20_000))
     progress.add(batch(2, changes=20_000))

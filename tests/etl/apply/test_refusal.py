@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from etl.apply import run_apply
-from etl.apply.run import ApplyError
-from etl.downstream import Refusal
-from etl.operate import OperateError, accept, skip_transaction
-from etl.settings import Apply, Relay, Settings, Upstream
-from etl.sinks import read_checkpoint
-from relay import Control
+from sluice.etl.apply import run_apply
+from sluice.etl.apply.run import ApplyError
+from sluice.etl.downstream import Blocked
+from sluice.etl.downstream.sinks import read_checkpoint
+from sluice.etl.operate import OperateError, accept, skip_transaction
+from sluice.etl.settings import Apply, Relay, Settings, Upstream
+from sluice.relay import Control
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.story import Story, table
@@ -55,7 +55,7 @@ def refused(story: Story, mode: str) -> str:
     return str(caught.value)
 
 
-def kept(story: Story) -> Refusal | None:
+def kept(story: Story) -> Blocked | None:
     found = read_checkpoint(settings_of(story, "atomic").target, 7)
     assert found is not None
     return found.flight.refused if found.flight else None

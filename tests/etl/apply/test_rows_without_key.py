@@ -10,12 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from etl.shapes import _rows_by_value, table_changes
-from relay import DELETE, INSERT, UPDATE
+from sluice.etl.changes.write_plans import _keyless_deletes as _rows_by_value
+from sluice.etl.changes.write_plans import table_changes
+from sluice.relay import DELETE, INSERT, UPDATE
+from sluice.tidb.rows import ROWID_NAME, encode_delete, encode_insert, encode_update
+from sluice.tidb.schema import Table
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Row, Story, table
-from upstream.rows import ROWID_NAME, encode_delete, encode_insert, encode_update
-from upstream.schema import Table
 
 _LONG = "long " * 1000
 _COLUMNS = {
@@ -75,7 +76,7 @@ def story(mariadb_server: MariaDBServer, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture
 def listing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are listed however few they are."""
-    monkeypatch.setattr(table_changes, "LISTED_FROM", 1)
+    monkeypatch.setattr(table_changes, "MIN_LISTED_ROWS", 1)
     monkeypatch.setattr(_rows_by_value, "_ROWS_A_STEP", 7)
 
 

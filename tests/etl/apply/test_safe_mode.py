@@ -16,11 +16,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from etl.apply import run_apply
-from etl.apply.run import ApplyError
-from etl.ddl import DdlError
-from etl.settings import Apply, Relay, Settings, Upstream
-from relay import Control
+from sluice.etl.apply import run_apply
+from sluice.etl.apply.run import ApplyError
+from sluice.etl.downstream.ddl import DdlError
+from sluice.etl.settings import Apply, Relay, Settings, Upstream
+from sluice.relay import Control
+from sluice.tidb.ddl_actions import Action
 from tests.etl.apply.test_apply_random import fresh, rows_of
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
@@ -28,7 +29,6 @@ from tests.etl.random_history import TABLES, History
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.snapshots import differences
 from tests.etl.story import Story, table
-from upstream.ddl_actions import Action
 
 KEYED = [name for name in TABLES if name not in ("heap", "parted")]
 
@@ -168,7 +168,7 @@ def test_how_far_safe_mode_goes_is_asked_of_pd_and_kept_until_it_is_passed(
         def tso(self):
             return torn.ahead + 1
 
-    monkeypatch.setattr("etl.sinks.mysql.PDClient", PD)
+    monkeypatch.setattr("sluice.etl.downstream.sinks.mysql.PDClient", PD)
     config = Settings(Upstream(etcd_url), Relay(f"file://{tmp_path}"), mariadb.downstream, apply=Apply(max_rows=1))
     on_the_way = []
 

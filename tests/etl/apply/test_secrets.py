@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from etl.downstream import DownstreamError, MySQLSession
-from etl.settings import Downstream, Settings, SettingsError, load_settings
+from sluice.etl.downstream import DownstreamError, MySQLSession
+from sluice.etl.settings import Downstream, Settings, SettingsError, load_settings
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS, land
 
@@ -93,10 +93,10 @@ import logging, sys, threading
 logging.basicConfig(level=logging.DEBUG, stream=sys.stdout)
 import pymysql.connections
 pymysql.connections.DEBUG = False
-from etl import load_settings
-from etl.apply import run_apply
+from sluice.etl import load_settings
+from sluice.etl.apply import run_apply
 from tests.etl.preparing import local_preparer
-from etl.operate import status
+from sluice.etl.operate import status
 settings = load_settings()
 print(repr(settings), settings)
 print(status(settings))
@@ -135,8 +135,8 @@ def test_applying_at_debug_level_with_a_downstream_that_fails_prints_the_passwor
 def test_what_goes_to_spark_and_into_the_task_results_holds_no_secret(
     mariadb: MariaDBServer, tmp_path: Path, sources: dict[str, str]
 ) -> None:
-    from etl.apply import ApplySummary, prepare_options
-    from etl.prepare import PrepareWindows
+    from sluice.etl.apply import ApplySummary, prepare_options
+    from sluice.etl.apply.prepare_windows import PrepareWindows
 
     settings: Settings = load_settings(config(tmp_path, mariadb.port, sources["environment"]))
     job = PrepareWindows(settings.relay.url, prepare_options(settings))

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from etl import operate
-from etl.apply import run_apply
-from etl.formats.binlog_file import list_files, read_file
-from etl.settings import Downstream, File, Relay, Settings
-from etl.settings.pipelines import pipelines
-from etl.settings.rules import parse_routes
-from relay import Control, RelayError, Void
-from relay.retention import Consumers
+from sluice.etl import operate
+from sluice.etl.apply import run_apply
+from sluice.etl.changes.formats.binlog_file import list_files, read_file
+from sluice.etl.settings import Downstream, File, Relay, Settings
+from sluice.etl.settings.pipelines import pipelines
+from sluice.etl.settings.rules import parse_routes
+from sluice.relay import ChunkCancelled, Control, RelayError
+from sluice.relay.retention import Consumers
 from tests.etl.apply.test_apply_random import settings_for
 from tests.etl.apply.test_keeping_appointments import LONG, PLAIN, Scene
 from tests.etl.chunk_model import appoint, deliver
@@ -104,7 +104,7 @@ def written_alone(url: str, folder: Path, until_ts: int) -> list[bytes]:
 
 
 def _consumers_of(settings: Settings) -> Iterator[str]:
-    from relay.retention import consumer_name
+    from sluice.relay.retention import consumer_name
 
     yield consumer_name(settings.downstream_name)
 
@@ -156,7 +156,7 @@ def test_an_appointment_is_kept_by_the_pipeline_whose_job_made_it_and_passed_by_
     asked = appoint(scene.relay, PLAIN, scene.middle)
     apply_all(files, scene.last)
     apply_all(second, scene.last)
-    assert scene.relay.appointments.outcome(asked.at_ts) is None, "neither has voided it, nor waited for it"
+    assert scene.relay.aligned_chunks.outcome(asked.at_ts) is None, "neither has voided it, nor waited for it"
     with scene.applying():
         scene.until(scene.at(scene.middle))
         scene.connection.cursor().execute("UPDATE rnd.plain SET v = 99")
@@ -165,7 +165,7 @@ def test_an_appointment_is_kept_by_the_pipeline_whose_job_made_it_and_passed_by_
         scene.until(scene.at(scene.last))
     assert scene.right()
     assert counts(scene, "rnd") == counts(scene, "rnd_two")
-    assert not isinstance(scene.relay.appointments.outcome(asked.at_ts), Void)
+    assert not isinstance(scene.relay.aligned_chunks.outcome(asked.at_ts), ChunkCancelled)
 
 
 def test_a_decision_an_order_and_a_refusal_are_of_one_pipeline_alone(

@@ -2,29 +2,29 @@
 
 import pytest
 
-from etl.apply import _prepare_job
-from etl.apply._prepare_job import SparkPreparer
-from etl.prepare import BatchDocument, PrepareOptions
-from etl.settings import Spark
-from etl.spark.errors import SparkUnavailableError, WorkerError
-from etl.spark.place import Place
-from relay import Part, Window
+from sluice.etl.apply import _prepare_job
+from sluice.etl.apply._prepare_job import SparkPreparer
+from sluice.etl.changes.planning import BatchPayload, PrepareOptions
+from sluice.etl.settings import Spark
+from sluice.etl.spark.errors import SparkUnavailableError, WorkerError
+from sluice.etl.spark.session_target import SessionTarget
+from sluice.relay import Part, WindowRecord
 
 
 @pytest.fixture
 def preparer(tmp_path, monkeypatch):
     """Its relay log holds nothing, and nobody listens where its Spark should be, as it has been told."""
-    monkeypatch.setattr(_prepare_job, "_CONNECT_S", 0)
-    preparer = SparkPreparer(Place(Spark("sc://127.0.0.1:1"), "apply", tmp_path.as_uri()), PrepareOptions())
+    monkeypatch.setattr(_prepare_job, "_CONNECT_TIMEOUT_S", 0)
+    preparer = SparkPreparer(SessionTarget(Spark("sc://127.0.0.1:1"), "apply", tmp_path.as_uri()), PrepareOptions())
     with pytest.raises(SparkUnavailableError):
-        list(preparer(BatchDocument()))
+        list(preparer(BatchPayload()))
     yield preparer
     preparer.close()
 
 
-def batch(size: int, changes: int) -> BatchDocument:
+def batch(size: int, changes: int) -> BatchPayload:
     part = Part("parts/1", changes, 1, size, 0, 2, 2)
-    return BatchDocument.of([Window(1, 2, 7, "t", 0, 1, changes, 0, (part,))])
+    return BatchPayload.from_windows([WindowRecord(1, 2, 7, "t", 0, 1, changes, 0, (part,))])
 
 
 def test_little_is_prepared_here(preparer):

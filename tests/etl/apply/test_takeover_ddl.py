@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply import run_apply
-from etl.apply.run import ApplyError
-from etl.ddl import DdlError
-from etl.settings import Relay, Settings, Upstream
-from relay import Control
+from sluice.etl.apply import run_apply
+from sluice.etl.apply.run import ApplyError
+from sluice.etl.downstream.ddl import DdlError
+from sluice.etl.settings import Relay, Settings, Upstream
+from sluice.relay import Control
+from sluice.tidb.schema import Index, Schema
 from tests.etl.apply.test_safe_mode import forget, leave_checkpoint
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.story import Story, column, table
-from upstream.schema import Index, Schema
 
 ADD_COLUMN, DROP_COLUMN, DROP_TABLE, TRUNCATE_TABLE = 5, 6, 4, 11
 PAIRS = [(0, 9), (0, 12), (1, 2), (1, 5), (1, 11), (3, 9), (4, 12), (5, 8), (5, 11), (6, 9), (7, 12), (8, 11)]

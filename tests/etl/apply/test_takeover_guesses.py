@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply import run_apply
-from etl.ddl import DdlError
-from etl.rules import Route, Routes
-from etl.settings import Relay, Settings, Upstream
-from relay import UPDATE
+from sluice.etl.apply import run_apply
+from sluice.etl.changes.rules import Route, Routes
+from sluice.etl.downstream.ddl import DdlError
+from sluice.etl.settings import Relay, Settings, Upstream
+from sluice.relay import UPDATE
+from sluice.tidb.rows import encode_update
+from sluice.tidb.schema import Index, Table
 from tests.etl.apply.test_safe_mode import forget, leave_checkpoint
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.story import Story, column, partitioned, table
-from upstream.rows import encode_update
-from upstream.schema import Index, Table
 
 ADD_COLUMN, ADD_INDEX, DROP_TABLE, MODIFY_COLUMN, DROP_PARTITION = 5, 7, 4, 12, 20
 _AS_IT_IS = Routes()

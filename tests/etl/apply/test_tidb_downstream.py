@@ -12,23 +12,23 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply.run import ApplyError
-from etl.ddl._alter import alterations
-from etl.ddl._state import fingerprint
-from etl.dialect import Dialect
-from etl.downstream import DownstreamError, MySQLSession
-from etl.formats.layout import Layout
-from etl.settings import Apply
+from sluice.etl.apply.run import ApplyError
+from sluice.etl.changes.dialect import Dialect
+from sluice.etl.changes.formats.layout import LoadLayout
+from sluice.etl.downstream import DownstreamError, MySQLSession
+from sluice.etl.downstream.ddl._alter import alterations
+from sluice.etl.downstream.ddl._state import fingerprint
+from sluice.etl.settings import Apply
+from sluice.tidb.ddl_actions import Action
+from sluice.tidb.ddl_job import DdlJob
 from tests.etl.apply.test_apply_recordings import replay
 from tests.etl.mariadb_fixture import MARIADB, MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS
 from tests.etl.snapshots import differences
 from tests.etl.story import Story, table
 from tests.etl.tidb_stand_in import MYSQL, Seen, TiDBStandIn
-from upstream.ddl_actions import Action
-from upstream.ddl_job import DdlJob
 
-TIDB = Dialect.of("5.7.25-TiDB-v6.6.0")
+TIDB = Dialect.from_version("5.7.25-TiDB-v6.6.0")
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_the_stand_in_commits_with_load_data(mariadb: MariaDBServer, tidb: TiDBS
     session._dialect = dataclasses.replace(session.dialect, product="MySQL")
     session.begin()
     session.execute("INSERT INTO d.t VALUES (1)")
-    session.load("`d`.`t`", Layout(("id",)), b"2\n")
+    session.load("`d`.`t`", LoadLayout(("id",)), b"2\n")
     session.rollback()
     assert session.query("SELECT id FROM d.t ORDER BY 1") == [(1,), (2,)]
     session.close()

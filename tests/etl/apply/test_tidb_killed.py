@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply import run_apply
-from etl.settings import Apply, Relay, Settings, Upstream
+from sluice.etl.apply import run_apply
+from sluice.etl.settings import Apply, Relay, Settings, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.story import Story, table
@@ -27,7 +27,12 @@ _CHANGES = re.compile(r"\s*(INSERT|REPLACE|UPDATE|DELETE|COMMIT|ALTER|CREATE|DRO
 _STEP = 1 if os.environ.get("SLUICE_TEST_EVERY_KILL") else 7
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
-    ["etl.apply", "etl.sinks.mysql", "etl.sinks.mysql_parallel", "tests.etl.apply.test_tidb_killed"]
+    [
+        "sluice.etl.apply",
+        "sluice.etl.downstream.sinks.mysql",
+        "sluice.etl.downstream.sinks.mysql_parallel",
+        "tests.etl.apply.test_tidb_killed",
+    ]
 )
 
 

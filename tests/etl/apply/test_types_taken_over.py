@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from etl.ddl import DdlError
+from sluice.etl.downstream.ddl import DdlError
+from sluice.tidb.schema import Index
 from tests.etl.apply.test_safe_mode import forget, leave_checkpoint
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Story, column, table
-from upstream.schema import Index
 
 NOTE = table(12, "note", "id int", "v datetime", primary="id")
 CREATE = "CREATE TABLE `note` (`id` int PRIMARY KEY, `v` datetime)"

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply import BatchReport, run_apply
-from etl.settings import Apply, Relay, Settings, Upstream
+from sluice.etl.apply import BatchReport, run_apply
+from sluice.etl.settings import Apply, Relay, Settings, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.story import Story, table
-from tests.upstream.etcd_fixture import EtcdProcess
+from tests.tidb.etcd_fixture import EtcdProcess
 
 ITEM = table(11, "item", "id int", "v int", primary="id")
 

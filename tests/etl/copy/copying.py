@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from etl.copy.bootstrap import Bootstrap
-from etl.copy.bootstrap_run import BootstrapSummary
-from etl.copy.definitions import Definitions
-from etl.copy.dumpling import DumplingFolder
-from etl.copy.worker import make_loads
-from etl.rules import Filter
-from etl.settings import Apply, Relay, Settings, Upstream
+from sluice.etl.changes.rules import Filter
+from sluice.etl.copy.bootstrap import BootstrapPlanner
+from sluice.etl.copy.bootstrap_run import BootstrapSummary
+from sluice.etl.copy.definitions import SourceSchema
+from sluice.etl.copy.dumpling import DumplingFolder
+from sluice.etl.copy.worker import make_loads
+from sluice.etl.settings import Apply, Relay, Settings, Upstream
+from sluice.tidb.history import SchemaHistory
+from sluice.tidb.job import DdlHistoryJob
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS, jobs
-from upstream.history import SchemaHistory
-from upstream.job import Job
 
 RECORDING = RECORDINGS / "bootstrap"
 DUMPS = {"dump-sql": "dump_sql", "dump-csv": "dump_csv", "dump-csv-plain": "dump_csv_plain"}
@@ -23,10 +23,10 @@ CLUSTER = 7
 BANK_ONLY = Filter(do_schemas=("bank",))
 
 
-def definitions(ts: int) -> Definitions:
+def definitions(ts: int) -> SourceSchema:
     """What TiDB's job history says the schema was at `ts`."""
-    found = [Job.from_json(raw) for raw in jobs(RECORDING).values()]
-    return Definitions.of(SchemaHistory.from_jobs(job for job in found if job.finished_ts <= ts), ts)
+    found = [DdlHistoryJob.from_json(raw) for raw in jobs(RECORDING).values()]
+    return SourceSchema.from_history(SchemaHistory.from_jobs(job for job in found if job.finished_ts <= ts), ts)
 
 
 def settings_of(server: MariaDBServer, folder: Path, filters: Filter | None = None, mode: str = "atomic") -> Settings:
@@ -41,5 +41,5 @@ def settings_of(server: MariaDBServer, folder: Path, filters: Filter | None = No
 
 def bootstrap(settings: Settings, dump: Path) -> BootstrapSummary:
     source = DumplingFolder.open(str(dump))
-    copy = Bootstrap(settings, source, definitions(source.position), CLUSTER)
+    copy = BootstrapPlanner(settings, source, definitions(source.position), CLUSTER)
     return copy.run(lambda chunk, table: make_loads(source.spec(), chunk, table))

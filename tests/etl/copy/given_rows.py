@@ -6,18 +6,19 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from embedded.cluster.sql import ClusterState, SQLServer
-from embedded.cluster.sql.key_limits import key_order
-from embedded.cluster.sql.values import sorter
-from embedded.cluster.sql.versions import Catalog
-from etl.copy.tidb_sql import TidbAddress
-from upstream.schema import Schema, Table
+from sluice.devstack.tidb.sql import ClusterState, SQLServer
+from sluice.devstack.tidb.sql.key_limits import key_order
+from sluice.devstack.tidb.sql.values import sorter
+from sluice.devstack.tidb.sql.versions import Catalog
+from sluice.etl.copy.tidb_sql import TidbAddress
+from sluice.tidb.schema import Schema, Table
 
 NOW = 470_000_000_000_000_000
 
 
 class GivenRows:
-    """In the place of `embedded.cluster.sql.Versions`: tables of one schema with these rows (by table id, the row id
+    """In the place of `sluice.devstack.tidb.sql.Versions`: tables of one schema with these rows (by table id, the row
+    id
     last where there is no key), at every time.
     """
 

@@ -21,12 +21,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import relay.jobs.jobs
-from etl.copy.bootstrap import Bootstrap
-from etl.copy.worker import make_loads
-from etl.downstream.mysql import MySQLSession
-from etl.settings import Downstream
-from relay.storage import LocalStorage
+import sluice.relay.jobs.jobs
+from sluice.etl.copy.bootstrap import BootstrapPlanner
+from sluice.etl.copy.worker import make_loads
+from sluice.etl.downstream.mysql import MySQLSession
+from sluice.etl.settings import Downstream
+from sluice.relay.storage import LocalStorage
 from tests.etl.copy import small_story
 from tests.etl.copy.copying import BANK_ONLY, bootstrap, settings_of
 
@@ -121,7 +121,7 @@ def copy(command: dict[str, Any]) -> int:
         bootstrap(settings_of(server, folder, BANK_ONLY), Path(place))
     else:
         source = small_story.open_source(place)
-        made = Bootstrap(settings_of(server, folder), source, small_story.definitions(), 7)
+        made = BootstrapPlanner(settings_of(server, folder), source, small_story.definitions(), 7)
         made.indexes_after_bytes = 0
         made.run(lambda chunk, table: make_loads(source.spec(), chunk, table))
     return next(steps)
@@ -141,7 +141,7 @@ def forked(do: Callable[[dict[str, Any]], int], command: dict[str, Any], said: P
 
 def main(do: Callable[[dict[str, Any]], int] = copy) -> None:
     """`do` what each command says in a process of its own; it returns how many steps that were."""
-    relay.jobs.jobs.DEAD_AFTER_S = 0.5
+    sluice.relay.jobs.jobs.DEAD_AFTER_S = 0.5
     started: dict[int, Path] = {}
     for number, line in enumerate(sys.stdin):
         command = json.loads(line)

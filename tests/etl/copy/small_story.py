@@ -11,15 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from etl.copy.definitions import Definitions
-from etl.copy.dumpling import DumplingFolder
-from etl.copy.source import Source
-from etl.copy.tidb_sql import TidbSql
+from sluice.etl.copy.definitions import SourceSchema
+from sluice.etl.copy.dumpling import DumplingFolder
+from sluice.etl.copy.source import RowSource
+from sluice.etl.copy.tidb_sql import TidbSql
+from sluice.tidb.schema import Index, Schema
 from tests.etl.copy.dump_writer import Way, content, write
 from tests.etl.copy.given_rows import NOW, serving_all
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import table
-from upstream.schema import Index, Schema
 
 _PARENT = table(11, "parent", "id int", "v int", primary="id")
 _CHILD = table(12, "child", "id int", "p int", primary="id")
@@ -41,9 +41,9 @@ TS = NOW - 5
 """Of the dump, and the time at which the live TiDB is read."""
 
 
-def definitions() -> Definitions:
+def definitions() -> SourceSchema:
     """The schema at TS."""
-    return Definitions(TS, 5, (Schema(1, "d", "utf8mb4", "utf8mb4_bin"),), TABLES)
+    return SourceSchema(TS, 5, (Schema(1, "d", "utf8mb4", "utf8mb4_bin"),), TABLES)
 
 
 def write_dump(folder: Path) -> str:
@@ -68,7 +68,7 @@ def serving() -> Iterator[str]:
         yield f"tidb://{address.port}"
 
 
-def open_source(place: str) -> Source:
+def open_source(place: str) -> RowSource:
     """The folder, or the TiDB at ``tidb://port``."""
     if not place.startswith("tidb://"):
         return DumplingFolder.open(place)

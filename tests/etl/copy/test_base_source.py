@@ -9,21 +9,21 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from etl.copy import base_files
-from etl.copy.base_files import read_file, rows_schema, write_files
-from etl.copy.base_source import BaseSource
-from etl.copy.definitions import Definitions
-from etl.copy.dumpling import DumplingFolder
-from etl.copy.errors import CopyError
-from etl.copy.source import Chunk
-from etl.copy.sources import open_source
-from relay.archive import Base, Bases, BaseTable, Making, base_id
-from relay.errors import RelayCorruptError
-from relay.storage import Storage, open_storage
+from sluice.etl.copy import snapshot_files as base_files
+from sluice.etl.copy.definitions import SourceSchema
+from sluice.etl.copy.dumpling import DumplingFolder
+from sluice.etl.copy.errors import CopyError
+from sluice.etl.copy.snapshot_files import read_file, rows_schema, write_files
+from sluice.etl.copy.snapshot_source import SnapshotSource
+from sluice.etl.copy.source import SourceChunk
+from sluice.etl.copy.sources import open_source
+from sluice.relay.archive import ArchiveSnapshot, PendingSnapshot, SnapshotStore, SnapshotTable, snapshot_id
+from sluice.relay.errors import RelayCorruptError
+from sluice.relay.storage import Storage, open_storage
+from sluice.tidb.codec.columnar import from_values
+from sluice.tidb.schema import Table
 from tests.etl.copy.copying import RECORDING, definitions
 from tests.etl.story import table
-from upstream.codec.columnar import from_values
-from upstream.schema import Table
 
 LETTERS = table(7, "letters", "id int", "v text", primary="id")
 
@@ -40,11 +40,11 @@ def letters(first: int, count: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([ids, from_values(texts, schema[1].type)], schema=schema)
 
 
-def base_of_dump(storage: Storage, dump: DumplingFolder, known: Definitions) -> Base:
+def base_of_dump(storage: Storage, dump: DumplingFolder, known: SourceSchema) -> ArchiveSnapshot:
     """As every base is made: files, then the manifest."""
-    name = base_id(dump.position, "test")
-    bases = Bases(storage)
-    bases.begin(name, Making("test"))
+    name = snapshot_id(dump.position, "test")
+    bases = SnapshotStore(storage)
+    bases.begin(name, PendingSnapshot("test"))
     held = {estimate.full_name for estimate in dump.tables()}
 
     def rows_of(one: Table) -> Iterator[pa.RecordBatch]:
@@ -52,14 +52,16 @@ def base_of_dump(storage: Storage, dump: DumplingFolder, known: Definitions) -> 
             yield from dump.read(chunk, one)
 
     made = [
-        BaseTable(
+        SnapshotTable(
             one.schema_name, one.name, one.to_json(),
             tuple(write_files(storage, f"bases/{name}/{one.id}", one, rows_of(one))) if one.full_name in held else (),
         )
         for one in known.tables
     ]  # fmt: skip
     schemas = tuple(schema.to_json() for schema in known.schemas)
-    base = Base(name, known.ts, known.schema_version, 7, time.time_ns() // 1_000_000, "test", schemas, tuple(made))
+    base = ArchiveSnapshot(
+        name, known.ts, known.schema_version, 7, time.time_ns() // 1_000_000, "test", schemas, tuple(made)
+    )
     return bases.publish(base)
 
 
@@ -67,8 +69,8 @@ def test_a_base_is_the_source_that_it_was_made_from_with_definitions_and_values(
     dump = DumplingFolder.open(str(RECORDING / "dump-sql"))
     known = definitions(dump.position).of_users()
     base = base_of_dump(storage, dump, known)
-    source = open_source(BaseSource.of(storage.url, base).spec())
-    assert isinstance(source, BaseSource)
+    source = open_source(SnapshotSource.from_snapshot(storage.url, base).spec())
+    assert isinstance(source, SnapshotSource)
     assert source.position == dump.position
     assert source.definitions() == known
     assert [(one.schema, one.table) for one in source.tables()] == [(one.schema, one.table) for one in dump.tables()]
@@ -84,7 +86,7 @@ def test_a_base_is_the_source_that_it_was_made_from_with_definitions_and_values(
             [
                 batch
                 for chunk in source.chunks(one)
-                for batch in source.read(Chunk.from_json(chunk.to_json()), one)
+                for batch in source.read(SourceChunk.from_json(chunk.to_json()), one)
             ],
             rows_schema(one, ()),
         )  # fmt: skip
@@ -138,11 +140,13 @@ def test_rows_of_another_table_are_refused(storage: Storage) -> None:
 
 
 def test_a_table_that_became_another_one_is_refused(storage: Storage) -> None:
-    name = base_id(9, "a")
-    Bases(storage).begin(name, Making("test"))
+    name = snapshot_id(9, "a")
+    SnapshotStore(storage).begin(name, PendingSnapshot("test"))
     files = tuple(write_files(storage, f"bases/{name}/7", LETTERS, [letters(0, 5)]))
-    held = BaseTable(LETTERS.schema_name, LETTERS.name, LETTERS.to_json(), files)
-    source = BaseSource.of(storage.url, Bases(storage).publish(Base(name, 9, 1, 7, 0, "test", (), (held,))))
+    held = SnapshotTable(LETTERS.schema_name, LETTERS.name, LETTERS.to_json(), files)
+    source = SnapshotSource.from_snapshot(
+        storage.url, SnapshotStore(storage).publish(ArchiveSnapshot(name, 9, 1, 7, 0, "test", (), (held,)))
+    )
     source.check_schema(LETTERS)
     with pytest.raises(CopyError, match="of another cluster"):
         source.check_schema(table(7, "letters", "id int", "w text", primary="id"))

@@ -13,24 +13,24 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cli._copy_progress import copy_text
-from etl.copy.bootstrap import Bootstrap
-from etl.copy.bootstrap_run import BootstrapSummary, Progress
-from etl.copy.definitions import Definitions
-from etl.copy.dumpling import DumplingFolder
-from etl.copy.errors import CopyError, DumpError
-from etl.copy.loads import MakeLoads
-from etl.copy.source import Chunk
-from etl.copy.worker import make_loads
-from etl.downstream import MySQLSession
-from etl.rules import Route, Routes
-from etl.settings import Apply, Relay, Settings, Upstream
-from relay import RelayLog, Window
-from relay.jobs import CANCEL, CANCELLED, DONE, PAUSE, PAUSED, Done, Job, Jobs, Runner
+from sluice.cli._copy_progress import copy_text
+from sluice.etl.changes.rules import Route, Routes
+from sluice.etl.copy.bootstrap import BootstrapPlanner
+from sluice.etl.copy.bootstrap_run import BootstrapSummary, CopyProgressCounts
+from sluice.etl.copy.definitions import SourceSchema
+from sluice.etl.copy.dumpling import DumplingFolder
+from sluice.etl.copy.errors import CopyError, DumpError
+from sluice.etl.copy.source import SourceChunk
+from sluice.etl.copy.spark_loads import MakeLoads
+from sluice.etl.copy.worker import make_loads
+from sluice.etl.downstream import MySQLSession
+from sluice.etl.settings import Apply, Relay, Settings, Upstream
+from sluice.relay import RelayLog, WindowRecord
+from sluice.relay.jobs import CANCEL, CANCELLED, DONE, PAUSE, PAUSED, Job, JobCounts, Jobs, Runner
+from sluice.tidb.schema import Index, Schema, Table
 from tests.etl.copy.dump_writer import POSITION, Way, content, write
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import table
-from upstream.schema import Index, Schema, Table
 
 ITEM = table(11, "item", "id int", "v int", primary="id")
 LOG = table(12, "log", "v int")
@@ -51,8 +51,8 @@ def bootstrap(settings: Settings, url: str, *tables: Table, into: tuple[str, ...
     schemas = tuple(
         {t.schema_id: Schema(t.schema_id, t.schema_name, "utf8mb4", "utf8mb4_bin") for t in tables}.values()
     )
-    definitions = Definitions(source.position, 5, schemas, tables)
-    made = Bootstrap(settings, source, definitions, 7)
+    definitions = SourceSchema(source.position, 5, schemas, tables)
+    made = BootstrapPlanner(settings, source, definitions, 7)
     return made.run(lambda chunk, one: make_loads(source.spec(), chunk, one), into)
 
 
@@ -103,7 +103,7 @@ def test_rows_that_somebody_else_wrote_stop_it_before_the_checkpoint(mariadb: Ma
     settings = settings_of(mariadb, tmp_path)
     url = write(tmp_path / "dump", {"d.log.0.sql": content("log", [("v", "int", False)], [(b"1",)], Way())})
     source = DumplingFolder.open(url)
-    made = Bootstrap(settings, source, Definitions(POSITION, 5, (Schema(LOG.schema_id, "d"),), (LOG,)), 7)
+    made = BootstrapPlanner(settings, source, SourceSchema(POSITION, 5, (Schema(LOG.schema_id, "d"),), (LOG,)), 7)
 
     def make(chunk: Any, one: Table) -> Any:
         yield from make_loads(source.spec(), chunk, one)
@@ -136,7 +136,7 @@ def test_a_replica_is_refused_and_so_is_a_relay_log_of_another_time(mariadb: Mar
     with pytest.raises(CopyError, match=r"is done: its result lies in jobs/bootstrap/result\.json"):
         bootstrap(settings, url, ITEM)
     other = settings_of(mariadb, tmp_path / "other")
-    window = Window(POSITION + 5, POSITION + 9, 7, "test", 0, 0, 0, 1, (), {}, (), ())
+    window = WindowRecord(POSITION + 5, POSITION + 9, 7, "test", 0, 0, 0, 1, (), {}, (), ())
     RelayLog.open(other.relay.url).commit(window)
     with pytest.raises(CopyError) as caught:
         bootstrap(other, url, ITEM)
@@ -159,12 +159,12 @@ def test_a_bootstrap_of_something_else_is_told_whose_place_it_would_take(
 def test_two_processes_at_once_are_kept_apart(
     mariadb: MariaDBServer, tmp_path: Path, session: MySQLSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("etl.copy.copy_run.LOCK_WAIT_S", 0.2)
+    monkeypatch.setattr("sluice.etl.copy.copy_run.LOCK_TIMEOUT_S", 0.2)
     settings = settings_of(mariadb, tmp_path)
     url = write(tmp_path / "dump", {"d.item.0.sql": items([(b"1", b"1")])})
     source = DumplingFolder.open(url)
-    made = Bootstrap(settings, source, Definitions(POSITION, 5, (Schema(ITEM.schema_id, "d"),), (ITEM,)), 7)
-    assert made._lock.try_seize(session)
+    made = BootstrapPlanner(settings, source, SourceSchema(POSITION, 5, (Schema(ITEM.schema_id, "d"),), (ITEM,)), 7)
+    assert made._lock.try_acquire(session)
     with pytest.raises(CopyError, match=r"another process writes to .* as this pipeline, in connection \d+"):
         made.run(lambda chunk, one: make_loads(source.spec(), chunk, one))
 
@@ -185,20 +185,20 @@ def test_a_copy_that_is_broken_off_ends_while_rows_are_still_waited_for(mariadb:
     first, second = items([(b"1", b"1")]), items([(b"2", b"2")])
     url = write(tmp_path / "dump", {"d.item.0.sql": first, "d.item.1.sql": second})
     source, settings = DumplingFolder.open(url), settings_of(mariadb, tmp_path)
-    definitions = Definitions(source.position, 5, (Schema(ITEM.schema_id, "d"),), (ITEM,))
+    definitions = SourceSchema(source.position, 5, (Schema(ITEM.schema_id, "d"),), (ITEM,))
     come = threading.Event()
 
-    def slow(chunk: Chunk, one: Table) -> Iterator[pa.RecordBatch]:
+    def slow(chunk: SourceChunk, one: Table) -> Iterator[pa.RecordBatch]:
         if chunk.number == 1:
             come.wait()
         return make_loads(source.spec(), chunk, one)
 
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: CopyProgressCounts) -> None:
         if progress.rows:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Bootstrap(settings, source, definitions, 7).run(slow, on_progress=interrupt)
+        BootstrapPlanner(settings, source, definitions, 7).run(slow, on_progress=interrupt)
     come.set()
     for thread in threading.enumerate():
         if thread.name.startswith("copy-"):
@@ -210,12 +210,12 @@ def test_a_copy_that_is_broken_off_ends_while_rows_are_still_waited_for(mariadb:
 
 def three_chunks(
     mariadb: MariaDBServer, folder: Path, kind: type[DumplingFolder] = DumplingFolder
-) -> tuple[Settings, Bootstrap, MakeLoads]:
+) -> tuple[Settings, BootstrapPlanner, MakeLoads]:
     files = {f"d.item.{n}.sql": items([(b"%d" % n, b"1")]) for n in range(3)}
     source = kind.open(write(folder / "dump", files))
     settings = replace(settings_of(mariadb, folder), apply=Apply(worker_count=1))
-    made = Bootstrap(
-        settings, source, Definitions(source.position, 5, (Schema(ITEM.schema_id, "d"),), (ITEM,)), 7, ["d.*"]
+    made = BootstrapPlanner(
+        settings, source, SourceSchema(source.position, 5, (Schema(ITEM.schema_id, "d"),), (ITEM,)), 7, ["d.*"]
     )
     return settings, made, lambda chunk, one: make_loads(source.spec(), chunk, one)
 
@@ -223,14 +223,14 @@ def three_chunks(
 def test_a_copy_of_no_table_is_refused(mariadb: MariaDBServer, tmp_path: Path) -> None:
     settings = settings_of(mariadb, tmp_path)
     source = DumplingFolder.open(write(tmp_path / "dump", {}))
-    made = Bootstrap(settings, source, Definitions(source.position, 5, (), ()), 7)
+    made = BootstrapPlanner(settings, source, SourceSchema(source.position, 5, (), ()), 7)
     assert any("holds no table that the rules want" in problem for problem in made.plan().problems)
 
 
 class Guessing(DumplingFolder):
     """A source that knows no sizes."""
 
-    def chunks(self, table: Table) -> list[Chunk]:
+    def chunks(self, table: Table) -> list[SourceChunk]:
         return [replace(chunk, bytes=64 << 20) for chunk in super().chunks(table)]
 
 
@@ -238,9 +238,9 @@ def test_a_copy_says_what_its_rows_had_and_not_what_its_plan_took_them_for(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
     _, made, make = three_chunks(mariadb, tmp_path, Guessing)
-    seen: list[Progress] = []
+    seen: list[CopyProgressCounts] = []
     job = made.begin()
-    with job.run_as(Runner("a test")) as run:
+    with job.run(Runner("a test")) as run:
         summary = made.run_of(job, run, lambda progress: seen.append(replace(progress))).whole(make)
     assert (summary.rows, summary.bytes) == (3, 12)  # each `0<tab>1<newline>`
     assert "in all   1 table: about 297 B in 3 chunks" in made.plan().lines()
@@ -250,19 +250,21 @@ def test_a_copy_says_what_its_rows_had_and_not_what_its_plan_took_them_for(
     assert (progress.percent, progress.in_all.done.bytes, progress.left_s) == (100, 12, None)
 
 
-def ordered(made: Bootstrap, make: MakeLoads, order: str, runner: Runner | None = None) -> tuple[Job, BootstrapSummary]:
+def ordered(
+    made: BootstrapPlanner, make: MakeLoads, order: str, runner: Runner | None = None
+) -> tuple[Job, BootstrapSummary]:
     """A run to which something is ordered after its first chunk; the next ones don't come before."""
     job = made.begin()
     given = threading.Event()
 
-    def waiting(chunk: Chunk, one: Table) -> Iterator[pa.RecordBatch]:
+    def waiting(chunk: SourceChunk, one: Table) -> Iterator[pa.RecordBatch]:
         if chunk.number:
             given.wait()
         return make(chunk, one)
 
-    with job.run_as(runner or Runner("a test")) as run:
+    with job.run(runner or Runner("a test")) as run:
 
-        def give(progress: Progress) -> None:
+        def give(progress: CopyProgressCounts) -> None:
             if progress.rows == 1:
                 job.order(order, "ann")
                 run.look()
@@ -303,7 +305,7 @@ def test_rows_of_somebody_else_are_not_taken_back_and_are_named(mariadb: MariaDB
     job, _ = ordered(made, make, PAUSE)
     ask(mariadb, "INSERT INTO d.item VALUES (77, 7)")
     job.order(CANCEL, "ann")
-    with job.run_as(Runner("the next")) as run:
+    with job.run(Runner("the next")) as run:
         summary = made.run_of(job, run).whole(make)
     assert "d.item has" in summary.left[0] and "somebody else wrote there" in summary.left[0]
     assert (77, 7) in ask(mariadb, "SELECT id, v FROM d.item")
@@ -313,10 +315,10 @@ def test_rows_of_somebody_else_are_not_taken_back_and_are_named(mariadb: MariaDB
 def test_processes_that_share_the_chunks_copy_each_once(mariadb: MariaDBServer, tmp_path: Path) -> None:
     _, made, make = three_chunks(mariadb, tmp_path)
     job = made.begin()
-    with job.run_as(Runner("prepare", "group")) as run:
+    with job.run(Runner("prepare", "group")) as run:
         assert made.run_of(job, run).prepare()
 
-    def share(number: int, other: Bootstrap, loads: MakeLoads) -> None:
+    def share(number: int, other: BootstrapPlanner, loads: MakeLoads) -> None:
         with job.join(Runner(f"copy {number}", "group")) as part:
             other.run_of(job, part).copy(loads, number, 3)
 
@@ -324,7 +326,7 @@ def test_processes_that_share_the_chunks_copy_each_once(mariadb: MariaDBServer, 
     with ThreadPoolExecutor(len(others)) as threads:
         for part in [threads.submit(share, number, *other) for number, other in enumerate(others)]:
             part.result()
-    assert job.status().progress.tables["d.item"].done == Done(3, 12, 3, job.status().progress.in_all.bytes_in_all)
+    assert job.status().progress.tables["d.item"].done == JobCounts(3, 12, 3, job.status().progress.in_all.bytes_in_all)
     with job.join(Runner("finish", "group")) as run:
         summary = made.run_of(job, run).finish(make)
     assert (summary.rows, summary.rows_there, job.status().state) == (0, 3, DONE)

@@ -12,14 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from embedded.stack import Stack
-from etl import load_settings
-from etl.apply import run_apply
-from etl.copy import tasks
-from etl.landing import run_land
-from etl.ownership import CopyAwaitedError, Pipeline, await_copy
-from relay import RelayLog
-from relay.jobs import PAUSE, Jobs, LeaseLostError
+from sluice.devstack.stack import Stack
+from sluice.etl import load_settings
+from sluice.etl.apply import run_apply
+from sluice.etl.downstream.ownership import BootstrapPending, PipelineIdentity, require_bootstrap_done
+from sluice.etl.landing import run_land
+from sluice.etl.tasks import bootstrap as tasks
+from sluice.relay import RelayLog
+from sluice.relay.jobs import PAUSE, Jobs, LeaseLostError
+from sluice.tidb import EtcdClient, Registry
 from tests.cli.typed import ROOT, started, typed
 from tests.etl.copy.copying import RECORDING
 from tests.etl.copy.small_dump import small_dump
@@ -28,7 +29,6 @@ from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import committed
 from tests.etl.snapshots import differences
-from upstream import EtcdClient, Registry
 
 POSITION = 470629588824227844
 
@@ -91,7 +91,7 @@ def test_an_empty_database_becomes_a_replica_that_keeps_up(
     settings = load_settings(config)
     with EtcdClient(pd_url, timeout_s=60) as etcd:
         noted = {drainer.node_id: drainer.max_commit_ts for drainer in Registry(etcd).drainers()}
-    assert noted[Pipeline.of(settings).id] == POSITION
+    assert noted[PipelineIdentity.from_settings(settings).id] == POSITION
     assert "is done: its result lies in" in sluice("bootstrap", "--from", dump, code=1).stderr
     end = committed(RECORDING)[-1][0]
     run_land(settings, until_ts=end, run_seconds=120)
@@ -124,7 +124,7 @@ def test_a_pump_that_is_down_is_a_note_of_the_plan_and_is_waited_for_by_the_copy
         assert "note     whether the pumps have what was committed since" in planned and "stops" not in planned
         said = config.parent / "said"
         with said.open("w") as file, subprocess.Popen(
-            [sys.executable, "-m", "cli", *asked, "--config", str(config)],
+            [sys.executable, "-m", "sluice.cli", *asked, "--config", str(config)],
             cwd=ROOT, stdout=file, stderr=file, env=os.environ | {"SLUICE_HOME": str(config.parent)},
         ) as child:  # fmt: skip
             try:
@@ -189,8 +189,8 @@ def test_the_tasks_of_the_dag_share_a_copy_which_is_paused_and_goes_on_with_the_
     shares = tasks.prepare(settings, job, 2, "run 1")
     assert shares == [{"job": job, "share": n, "of": 2} for n in (0, 1)]
     relay = RelayLog.open(settings.relay.url)
-    with pytest.raises(CopyAwaitedError, match=r"bootstrap of all of .*asked for by airflow run 1.* is running, 0 %"):
-        await_copy(relay, Pipeline.of(settings).downstream, lambda: False)
+    with pytest.raises(BootstrapPending, match=r"bootstrap of all of .*asked for by airflow run 1.* is running, 0 %"):
+        require_bootstrap_done(relay, PipelineIdentity.from_settings(settings).downstream, lambda: False)
     Jobs(relay.storage).get(job).order(PAUSE, "ann")
     assert tasks.copy_share(settings, shares[0], "run 1")["chunks"] == 0
     with pytest.raises(tasks.NotDoneError, match=r"bootstrap is paused, as was ordered.*trigger the DAG with the same"):
@@ -204,4 +204,4 @@ def test_the_tasks_of_the_dag_share_a_copy_which_is_paused_and_goes_on_with_the_
     assert tasks.finish(settings, job, "run 2")["rows_there"] == 8_732
     found = differences(RECORDING, "dump_csv_plain", mariadb)
     assert [line for line in found if line.startswith("bank.")] == []
-    await_copy(relay, Pipeline.of(settings).downstream, lambda: False)
+    require_bootstrap_done(relay, PipelineIdentity.from_settings(settings).downstream, lambda: False)

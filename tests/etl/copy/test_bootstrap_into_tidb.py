@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from etl.copy.bootstrap import Bootstrap
-from etl.copy.dumpling import DumplingFolder
-from etl.copy.worker import make_loads
-from etl.downstream import DownstreamError
-from etl.rules import Filter
-from etl.rules.filters import NameRule
+from sluice.etl.changes.rules import Filter
+from sluice.etl.changes.rules.filters import NameRule
+from sluice.etl.copy.bootstrap import BootstrapPlanner
+from sluice.etl.copy.dumpling import DumplingFolder
+from sluice.etl.copy.worker import make_loads
+from sluice.etl.downstream import DownstreamError
 from tests.etl.copy import small_story
 from tests.etl.copy.copying import CLUSTER, RECORDING, definitions, settings_of
 from tests.etl.copy.dump_writer import Way, content
@@ -46,7 +46,7 @@ def test_a_dump_of_every_type_arrives_in_a_tidb(mariadb: MariaDBServer, tidb: Ti
     server: Any = tidb
     # The MariaDB behind the stand-in has no primary keys on computed columns, a TiDB has.
     filters = Filter(ignored_tables=(NameRule("types", "gpk", "types.gpk"),))
-    made = Bootstrap(settings_of(server, tmp_path, filters), source, definitions(source.position), CLUSTER)
+    made = BootstrapPlanner(settings_of(server, tmp_path, filters), source, definitions(source.position), CLUSTER)
     made.run(lambda chunk, table: make_loads(source.spec(), chunk, table))
     found = differences(RECORDING, "dump_sql", mariadb)
     assert [line for line in found if not line.startswith("types.gpk:")] == []
@@ -78,7 +78,7 @@ def test_a_chunk_that_is_too_large_for_its_transactions_is_told_with_the_way_out
     (tmp_path / "dump" / "d.log.2.sql").write_bytes(many)
     source = small_story.open_source(url)
     server: Any = tidb
-    made = Bootstrap(settings_of(server, tmp_path), source, small_story.definitions(), 7)
+    made = BootstrapPlanner(settings_of(server, tmp_path), source, small_story.definitions(), 7)
     tidb.seen.transaction_bytes = 2_000
     with pytest.raises(DownstreamError, match=r"txn-total-size-limit.*smaller files"):
         made.run(lambda chunk, table: make_loads(source.spec(), chunk, table))

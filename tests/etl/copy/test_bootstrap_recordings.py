@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply import run_apply
+from sluice.etl.apply import run_apply
 from tests.etl.copy.copying import BANK_ONLY, DUMPS, RECORDING, bootstrap, settings_of
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer

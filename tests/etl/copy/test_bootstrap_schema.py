@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from etl.copy.bootstrap import Bootstrap
-from etl.copy.definitions import Definitions
-from etl.copy.dumpling import DumplingFolder
-from etl.copy.worker import make_loads
+from sluice.etl.copy.bootstrap import BootstrapPlanner
+from sluice.etl.copy.definitions import SourceSchema
+from sluice.etl.copy.dumpling import DumplingFolder
+from sluice.etl.copy.worker import make_loads
+from sluice.tidb.schema import Column, Schema, Table
 from tests.etl.copy.copying import DUMPS, RECORDING, bootstrap, definitions, settings_of
 from tests.etl.copy.dump_writer import POSITION, write
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.snapshots import differences
-from upstream.schema import Column, Schema, Table
 
 LOOKS = (
     "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX, COLUMN_NAME, SUB_PART, NON_UNIQUE FROM"
@@ -47,7 +47,7 @@ def test_tables_are_the_same_whether_indexes_come_before_or_after_the_rows(
     made = looks(mariadb)
     assert len(made[0]) > 50 and made[1]
     mariadb.empty()
-    monkeypatch.setattr(Bootstrap, "indexes_after_bytes", 0)
+    monkeypatch.setattr(BootstrapPlanner, "indexes_after_bytes", 0)
     after = bootstrap(settings_of(mariadb, tmp_path / "after"), dump)
     assert looks(mariadb) == made
     assert sorted(after.warnings) == sorted(before.warnings)
@@ -57,10 +57,10 @@ def test_tables_are_the_same_whether_indexes_come_before_or_after_the_rows(
 def test_indexes_that_an_interruption_left_out_are_made_by_the_next_process(
     mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Bootstrap, "indexes_after_bytes", 0)
+    monkeypatch.setattr(BootstrapPlanner, "indexes_after_bytes", 0)
     settings = settings_of(mariadb, tmp_path)
     source = DumplingFolder.open(str(RECORDING / "dump-csv"))
-    made = Bootstrap(settings, source, definitions(source.position), 7)
+    made = BootstrapPlanner(settings, source, definitions(source.position), 7)
     asked = 0
 
     def ends_early(progress: Any) -> None:
@@ -90,8 +90,8 @@ def test_views_and_sequences_are_made_as_the_upstream_has_them(mariadb: MariaDBS
     )  # fmt: skip
     url = write(tmp_path / "dump", {"d.item.0.sql": b"INSERT INTO `item` VALUES\n(1),\n(2);\n"})
     source = DumplingFolder.open(url)
-    found = Definitions(POSITION, 1, (Schema(3, "d"),), (item, view, sequence))
-    made = Bootstrap(settings_of(mariadb, tmp_path), source, found, 7)
+    found = SourceSchema(POSITION, 1, (Schema(3, "d"),), (item, view, sequence))
+    made = BootstrapPlanner(settings_of(mariadb, tmp_path), source, found, 7)
     assert "views and sequences are made as the upstream has them: d.seen, d.counter" in made.plan().notes
     made.run(lambda chunk, table: make_loads(source.spec(), chunk, table))
     with mariadb.connect() as connection, connection.cursor() as cursor:

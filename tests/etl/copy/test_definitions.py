@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from etl.copy.definitions import read_definitions
+from sluice.etl.copy.definitions import read_source_schema
+from sluice.tidb.tikv.meta import string_key
 from tests.etl.copy.copying import RECORDING, definitions
 from tests.etl.relay_from_recording import MetaKeys
-from upstream.tikv.meta import string_key
 
 SNAPSHOTS = {s["label"]: s for s in json.loads((RECORDING / "snapshots.json").read_text())}
 
@@ -26,6 +26,6 @@ class Collected(MetaKeys):
 def test_the_schema_at_a_dumps_position_is_known_after_tikv_has_collected_it(label: str) -> None:
     snapshot = SNAPSHOTS[label]
     meta: Any = Collected(RECORDING)
-    found = read_definitions(meta, meta, snapshot["ts"], "true")
+    found = read_source_schema(meta, meta, snapshot["ts"], "true")
     assert found == definitions(snapshot["ts"]) and found.schema_version > 0
     assert set(snapshot["tables"]) <= {table.full_name for table in found.tables}

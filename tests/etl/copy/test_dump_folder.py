@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from etl.copy.dumpling import DumplingFolder
-from etl.copy.errors import CopyError
-from etl.copy.source import Chunk
+from sluice.etl.copy.dumpling import DumplingFolder
+from sluice.etl.copy.errors import CopyError
+from sluice.etl.copy.source import SourceChunk
+from sluice.tidb.schema import Column, Table
 from tests.etl.copy.dump_writer import POSITION, metadata, write
-from upstream.schema import Column, Table
 
 
 def test_names_positions_and_gaps(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_names_positions_and_gaps(tmp_path: Path) -> None:
     assert source.listing.views == {("d", "v")} and source.listing.sequences == {("d", "s")}
     chunks = source.chunks(Table(1, 1, "d", "t", (Column(1, "a", 0, 3),)))
     assert [chunk.place["file"] for chunk in chunks] == names[2:4]
-    assert [Chunk.from_json(chunk.to_json()) for chunk in chunks] == chunks
+    assert [SourceChunk.from_json(chunk.to_json()) for chunk in chunks] == chunks
 
 
 @pytest.mark.parametrize(

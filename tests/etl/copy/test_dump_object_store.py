@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from etl.copy.dumpling import DumplingFolder, DumplingOptions
-from etl.copy.errors import CopyError
-from relay.storage import open_storage
+from sluice.etl.copy.dumpling import DumplingFolder, DumplingOptions
+from sluice.etl.copy.errors import CopyError
+from sluice.relay.storage import open_storage
+from sluice.tidb.schema import Table
 from tests.etl.copy.copying import RECORDING, definitions
 from tests.object_store.s3_server import S3Server
-from upstream.schema import Table
 
 
 def rows(url: str, made: Table, chunk_bytes: int) -> list[dict[str, object]]:

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.copy import _sql_rows
-from etl.copy._dump_file import PIECE_BYTES, pieces
-from etl.copy._fields import outside
-from etl.copy._sql_rows import SqlRows
-from etl.copy.dumpling import CsvFormat, DumplingFolder, DumplingOptions
-from etl.copy.errors import CopyError, DumpError
-from relay.storage import open_storage
+from sluice.etl.copy import _sql_rows
+from sluice.etl.copy._dump_file import PIECE_BYTES, read_decompressed
+from sluice.etl.copy._fields import positions_outside_quotes
+from sluice.etl.copy._sql_rows import SqlRows
+from sluice.etl.copy.dumpling import CsvFormat, DumplingFolder, DumplingOptions
+from sluice.etl.copy.errors import CopyError, DumpError
+from sluice.relay.storage import open_storage
+from sluice.tidb.schema import Column, Table
 from tests.etl.copy.dump_writer import Way, compressed, content, write
-from upstream.schema import Column, Table
 
 KINDS = {
     "int": (3, "binary", {}), "big": (8, "binary", {"flag": 32}), "dec": (0xF6, "binary", {"flen": 20, "decimal": 4}),
@@ -142,7 +142,7 @@ def test_a_compressed_file_with_a_wrong_byte_stops(tmp_path: Path, suffix: str) 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 def test_a_file_that_expands_a_thousandfold_comes_in_pieces(tmp_path: Path, suffix: str) -> None:
     (tmp_path / f"bomb{suffix}").write_bytes(compressed(bytes(64 << 20), suffix))
-    sizes = [len(piece) for piece in pieces(open_storage(str(tmp_path)), f"bomb{suffix}")]
+    sizes = [len(piece) for piece in read_decompressed(open_storage(str(tmp_path)), f"bomb{suffix}")]
     assert sum(sizes) == 64 << 20 and max(sizes) <= PIECE_BYTES
 
 
@@ -150,7 +150,7 @@ def test_a_chunk_of_snappy_that_claims_gigabytes_stops(tmp_path: Path) -> None:
     claim = b"\0\0\0\0" + b"\xff\xff\xff\xff\x7f" + b"x"
     (tmp_path / "bomb.snappy").write_bytes(b"\xff\x06\0\0sNaPpY\0" + len(claim).to_bytes(3, "little") + claim)
     with pytest.raises(DumpError, match="65536 are allowed"):
-        list(pieces(open_storage(str(tmp_path)), "bomb.snappy"))
+        list(read_decompressed(open_storage(str(tmp_path)), "bomb.snappy"))
 
 
 def test_a_string_full_of_what_ends_a_statement_is_not_looked_at_again_and_again(
@@ -161,9 +161,9 @@ def test_a_string_full_of_what_ends_a_statement_is_not_looked_at_again_and_again
     def counted(data: Any, *args: Any, **more: Any) -> Any:
         nonlocal looked
         looked += len(data)
-        return outside(data, *args, **more)
+        return positions_outside_quotes(data, *args, **more)
 
-    monkeypatch.setattr(_sql_rows, "outside", counted)
+    monkeypatch.setattr(_sql_rows, "positions_outside_quotes", counted)
     text = INSERT + b"(1,'" + b");\n" * 5_000 + b"');\n" + INSERT + b"(2,'b');\n"
     rows = SqlRows("f", ["a", "b"])
     found = [fields for _, fields, _ in rows.feed(text)]

@@ -9,12 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from etl.copy.bootstrap import Bootstrap
-from etl.copy.errors import CopyError
-from etl.copy.load_files import FOLDER, read_file, remove_files, write_files
-from etl.copy.worker import LOAD_SCHEMA, make_loads
-from relay.appointments import Load
-from relay.storage import LocalStorage, open_storage
+from sluice.etl.copy.bootstrap import BootstrapPlanner
+from sluice.etl.copy.errors import CopyError
+from sluice.etl.copy.staged_loads import FOLDER, read_file, remove_files, write_files
+from sluice.etl.copy.worker import LOAD_SCHEMA, make_loads
+from sluice.relay.aligned_chunks import LoadFile
+from sluice.relay.storage import LocalStorage, open_storage
 from tests.etl.copy import small_story
 from tests.etl.copy.copying import settings_of
 from tests.etl.mariadb_fixture import MariaDBServer
@@ -30,9 +30,9 @@ def loads() -> Iterator[pa.RecordBatch]:
         )
 
 
-def written(storage: LocalStorage) -> list[Load]:
+def written(storage: LocalStorage) -> list[LoadFile]:
     found = write_files(storage, "one", loads())
-    return [Load(**json.loads(text)) for text in found.column(0).to_pylist()]
+    return [LoadFile(**json.loads(text)) for text in found.column(0).to_pylist()]
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_what_a_killed_process_left_is_gone_once_the_next_one_has_the_downstream
     settings = settings_of(mariadb, tmp_path)
     left = open_storage(settings.relay.url)
     list(write_files(left, "left", loads()))
-    made = Bootstrap(settings, source, small_story.definitions(), 7)
+    made = BootstrapPlanner(settings, source, small_story.definitions(), 7)
     made.run(lambda chunk, table: make_loads(source.spec(), chunk, table))
     assert left.names(FOLDER) == []
     small_story.check(mariadb)

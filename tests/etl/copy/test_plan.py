@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from etl.copy.definitions import Definitions
-from etl.copy.dumpling import DumplingFolder
-from etl.copy.plan import CopyPlan, make_plan
-from etl.rules import Filter, NameRule, Route, Routes
+from sluice.etl.changes.rules import Filter, NameRule, Route, Routes
+from sluice.etl.copy.definitions import SourceSchema
+from sluice.etl.copy.dumpling import DumplingFolder
+from sluice.etl.copy.plan import CopyPlan, make_copy_plan
+from sluice.tidb.schema import Column, Schema, Table
 from tests.etl.copy.copying import BANK_ONLY, RECORDING, definitions
 from tests.etl.copy.dump_writer import POSITION, write
-from upstream.schema import Column, Schema, Table
 
 
 def recorded(filters: Filter, routes: Routes | None = None, globs: tuple[str, ...] = ()) -> CopyPlan:
     source = DumplingFolder.open(str(RECORDING / "dump-csv-plain"))
-    return make_plan(source, definitions(source.position), filters, routes or Routes(), globs)
+    return make_copy_plan(source, definitions(source.position), filters, routes or Routes(), globs)
 
 
 def test_a_plan_is_the_same_after_it_was_written_down() -> None:
@@ -53,13 +53,13 @@ def test_generated_columns_that_only_tidb_computes_surely_stop(tmp_path: Path) -
     )
     made = Table(7, 3, "d", "t", columns)
     url = write(tmp_path, {"d.t.0.sql": b"INSERT INTO `t` (`a`) VALUES\n(1.5);\n"})
-    plan = make_plan(
-        DumplingFolder.open(url), Definitions(POSITION, 1, (Schema(3, "d"),), (made,)), Filter(), Routes()
+    plan = make_copy_plan(
+        DumplingFolder.open(url), SourceSchema(POSITION, 1, (Schema(3, "d"),), (made,)), Filter(), Routes()
     )  # fmt: skip
     assert "d.t: b would be plain columns downstream" in plan.problems[0]
 
 
 def test_a_dump_of_another_cluster_stops(tmp_path: Path) -> None:
     url = write(tmp_path, {"d.t.0.sql": b"INSERT INTO `t` VALUES\n(1);\n"})
-    plan = make_plan(DumplingFolder.open(url), Definitions(POSITION, 1, (), ()), Filter(), Routes())
+    plan = make_copy_plan(DumplingFolder.open(url), SourceSchema(POSITION, 1, (), ()), Filter(), Routes())
     assert "the upstream had no d.t at" in plan.problems[0]

@@ -22,20 +22,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from etl.copy.bootstrap import Bootstrap
-from etl.copy.definitions import Definitions
-from etl.copy.dumpling import DumplingFolder, DumplingOptions
-from etl.copy.source import Source
-from etl.copy.tidb_sql import TidbSql
-from etl.copy.worker import make_loads
-from etl.downstream import DownstreamError
+from sluice.etl.copy.bootstrap import BootstrapPlanner
+from sluice.etl.copy.definitions import SourceSchema
+from sluice.etl.copy.dumpling import DumplingFolder, DumplingOptions
+from sluice.etl.copy.source import RowSource
+from sluice.etl.copy.tidb_sql import TidbSql
+from sluice.etl.copy.worker import make_loads
+from sluice.etl.downstream import DownstreamError
+from sluice.tidb.schema import Column, Schema, Table
 from tests.etl.copy.copying import settings_of
 from tests.etl.copy.dump_writer import Way, content, write
 from tests.etl.copy.given_rows import NOW, serving
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import column, table
 from tests.etl.tidb_stand_in import MYSQL, TiDBStandIn
-from upstream.schema import Column, Schema, Table
 
 TABLES = int(os.environ.get("SLUICE_TEST_TABLES", "6"))
 Row = tuple[bytes | None, ...]
@@ -164,11 +164,11 @@ def port_rows(made: Made) -> list[list[Any]]:
     return [[*row, n + 1] for n, row in enumerate(rows)] if made.table.handle_kind == "heap" else rows
 
 
-def copied(server: MariaDBServer, folder: Path, made: Made, source: Source) -> None:
-    definitions = Definitions(
+def copied(server: MariaDBServer, folder: Path, made: Made, source: RowSource) -> None:
+    definitions = SourceSchema(
         source.position, 5, (Schema(made.table.schema_id, "d", "utf8mb4", "utf8mb4_bin"),), (made.table,)
     )
-    copy = Bootstrap(settings_of(server, folder), source, definitions, 7)
+    copy = BootstrapPlanner(settings_of(server, folder), source, definitions, 7)
     summary = copy.run(lambda chunk, one: make_loads(source.spec(), chunk, one))
     assert summary.rows_there == len(made.rows)
     check(server, made)

@@ -21,26 +21,26 @@ from hypothesis import given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
 
-from embedded.recording import Label
-from etl.copy.bootstrap import Bootstrap
-from etl.copy.bootstrap_run import BootstrapSummary
-from etl.copy.dumpling import DumplingFolder
-from etl.copy.errors import CopyError
-from etl.copy.gc_hold import GcHold
-from etl.copy.sources import open_source
-from etl.copy.tidb_sql import TidbAddress, TidbSql
-from etl.copy.worker import make_loads
-from etl.settings import Relay, Settings, Upstream
-from tests.embedded.cluster_harness import cluster, etcd
-from tests.embedded.sql_harness import Port, port
+from sluice.devstack.recording import SnapshotLabel
+from sluice.etl.copy.bootstrap import BootstrapPlanner
+from sluice.etl.copy.bootstrap_run import BootstrapSummary
+from sluice.etl.copy.dumpling import DumplingFolder
+from sluice.etl.copy.errors import CopyError
+from sluice.etl.copy.gc_safepoint import GcSafePoint
+from sluice.etl.copy.sources import open_source
+from sluice.etl.copy.tidb_sql import TidbAddress, TidbSql
+from sluice.etl.copy.worker import make_loads
+from sluice.etl.settings import Relay, Settings, Upstream
+from sluice.tidb import PDClient
+from sluice.tidb.codec.float import format_float
+from sluice.tidb.column_types import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, FLAG_UNSIGNED
+from sluice.tidb.schema import Column, Index, Table
+from tests.devstack.cluster_harness import cluster, etcd
+from tests.devstack.sql_harness import Port, port
 from tests.etl.copy.copying import CLUSTER, RECORDING, definitions, settings_of
 from tests.etl.copy.given_rows import NOW, serving
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.snapshots import differences
-from upstream import PDClient
-from upstream.codec.float import format_float
-from upstream.column_types import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, FLAG_UNSIGNED
-from upstream.schema import Column, Index, Table
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def rows_of(source: TidbSql, table: Table) -> tuple[list[tuple[Any, ...]], int]:
     return rows, len(chunks)
 
 
-def recorded(label: Label, full: str) -> list[dict[str, Any]]:
+def recorded(label: SnapshotLabel, full: str) -> list[dict[str, Any]]:
     path = RECORDING / "snapshots" / label.name / f"{quote(full, safe='._-')}.jsonl"
     text = path.read_text() if path.exists() else gzip.decompress(Path(f"{path}.gz").read_bytes()).decode()
     head, *lines = (json.loads(line) for line in text.splitlines())
@@ -120,7 +120,7 @@ def test_every_table_is_what_the_first_and_the_last_snapshot_hold(tidb: Port) ->
 def test_a_replica_begins_from_a_live_tidb(tidb: Port, mariadb: MariaDBServer, tmp_path: Path) -> None:
     label = tidb.recording.label("dump_csv")
     source = source_of(tidb, label.ts)
-    copy = Bootstrap(settings_of(mariadb, tmp_path), source, definitions(label.ts), CLUSTER)
+    copy = BootstrapPlanner(settings_of(mariadb, tmp_path), source, definitions(label.ts), CLUSTER)
     plan = copy.plan()
     assert not plan.problems and not [note for note in plan.notes if "TIMESTAMP" in note]
     summary = copy.run(lambda chunk, table: make_loads(source.spec(), chunk, table))
@@ -130,7 +130,7 @@ def test_a_replica_begins_from_a_live_tidb(tidb: Port, mariadb: MariaDBServer, t
 
 def _copied(dump: Path, settings: Settings) -> BootstrapSummary:
     source = DumplingFolder.open(str(dump))
-    copy = Bootstrap(settings, source, definitions(source.position), CLUSTER)
+    copy = BootstrapPlanner(settings, source, definitions(source.position), CLUSTER)
     return copy.run(lambda chunk, table: make_loads(source.spec(), chunk, table))
 
 
@@ -258,13 +258,13 @@ def test_no_tidb_is_an_error_that_may_pass() -> None:
 def test_the_gc_is_held_and_given_back(tmp_path: Path) -> None:
     with etcd(tmp_path) as url, cluster(url) as started, PDClient(started.url) as pd:
         ts = pd.tso()
-        with GcHold(pd, "sluice-test", ts, ttl_s=60) as hold:
+        with GcSafePoint(pd, "sluice-test", ts, ttl_s=60) as hold:
             assert started.post("/gc", safe_point=pd.tso()) == {"safe_point": ts}
         assert started.post("/gc", safe_point=pd.tso()) == {"safe_point": ts}  # a copy that paused may go on
         hold.release()
         later = pd.tso()
         assert started.post("/gc", safe_point=later) == {"safe_point": later}
-        with pytest.raises(CopyError, match="has dropped"), GcHold(pd, "sluice-test", ts):
+        with pytest.raises(CopyError, match="has dropped"), GcSafePoint(pd, "sluice-test", ts):
             pass
 
 
@@ -283,7 +283,7 @@ def test_a_hold_is_renewed_until_it_is_given_back() -> None:
             return 0
 
     pd: Any = Recorder()
-    with GcHold(pd, "sluice-test", 7, ttl_s=1) as hold:
+    with GcSafePoint(pd, "sluice-test", 7, ttl_s=1) as hold:
         assert enough.wait(60)
     assert set(calls) == {(1, 7)}
     hold.release()

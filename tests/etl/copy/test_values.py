@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from etl.copy._values import typed_array
-from upstream.column_types import FLAG_ZEROFILL
-from upstream.schema import Column
+from sluice.etl.copy._values import typed_array
+from sluice.tidb.column_types import FLAG_ZEROFILL
+from sluice.tidb.schema import Column
 
 
 def test_a_decimal_that_a_server_fills_up_with_zeros_is_what_the_binlog_has() -> None:

@@ -7,10 +7,17 @@ import threading
 
 import pytest
 
-from etl.downstream import Checkpoint, CheckpointError, CheckpointMovedError, CheckpointTable, MySQLSession, PendingDdl
-from etl.settings import Apply, Relay, Settings, Upstream
-from etl.sinks import open_sink
-from etl.steps import CommitDetail, Step
+from sluice.etl.changes.steps import CommitDetail, Step
+from sluice.etl.downstream import (
+    Checkpoint,
+    CheckpointError,
+    CheckpointMovedError,
+    CheckpointTable,
+    MySQLSession,
+    PendingDdl,
+)
+from sluice.etl.downstream.sinks import open_sink
+from sluice.etl.settings import Apply, Relay, Settings, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
 
 DRAINER = (

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from bench.far_proxy import FarProxy
-from etl.apply import BatchReport, run_apply
-from etl.downstream import DownstreamError, MySQLSession
-from etl.downstream.grants import grant_statements
-from etl.settings import Apply, Downstream, Relay, Settings, Upstream
-from etl.sinks import mysql_parallel
-from relay import RelayLog
+from sluice.bench.far_proxy import FarProxy
+from sluice.etl.apply import BatchReport, run_apply
+from sluice.etl.downstream import DownstreamError, MySQLSession
+from sluice.etl.downstream.grants import grant_statements
+from sluice.etl.downstream.sinks import mysql_parallel
+from sluice.etl.settings import Apply, Downstream, Relay, Settings, Upstream
+from sluice.relay import RelayLog
 from tests.etl.apply.test_apply_random import fresh, rows_of
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
@@ -198,9 +198,9 @@ def test_what_waits_for_a_session_is_one_transaction(
     replicated = Replicated(mariadb, tmp_path, "parallel")
     replicated.settings = replace(replicated.settings, apply=Apply("parallel", 2, 10_000))
     asked = threading.Event()
-    flush, connect = mysql_parallel.ParallelMySQLSink._flush, mysql_parallel._Worker._connect
+    flush, connect = mysql_parallel.ParallelMySQLSink._flush, mysql_parallel._WriterThread._connect
     executed: list[int] = []
-    execute = mysql_parallel._Worker._execute
+    execute = mysql_parallel._WriterThread._execute
 
     def connect_late(worker: Any) -> None:
         assert asked.wait(240)
@@ -214,8 +214,8 @@ def test_what_waits_for_a_session_is_one_transaction(
         executed.append(len(steps))
         execute(worker, steps, checkpoint)
 
-    monkeypatch.setattr(mysql_parallel._Worker, "_connect", connect_late)
-    monkeypatch.setattr(mysql_parallel._Worker, "_execute", counted)
+    monkeypatch.setattr(mysql_parallel._WriterThread, "_connect", connect_late)
+    monkeypatch.setattr(mysql_parallel._WriterThread, "_execute", counted)
     monkeypatch.setattr(mysql_parallel.ParallelMySQLSink, "_flush", flush_then)
     replicated.apply()
     assert max(executed) >= 2, "the first may have begun before the others were there"

@@ -11,9 +11,9 @@ from collections.abc import Callable
 import pymysql.err
 import pytest
 
-from etl.formats.result_blocks import result_blocks
-from etl.formats.text_rows import ProtocolError
-from etl.sql_login import LoginConnection
+from sluice.etl.changes.formats.mysql_result_stream import result_blocks
+from sluice.etl.changes.formats.mysql_rows import ProtocolError
+from sluice.etl.settings.sql_login import LoginConnection
 
 _SECRET = "the-password-itself"
 _GREETING = (

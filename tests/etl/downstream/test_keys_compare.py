@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 from pymysql.cursors import DictCursor
 
-from etl.downstream import MySQLSession
-from etl.formats.deletes import counts, deletes_by_key, head
-from etl.formats.load_data import format_load
-from etl.formats.sql_text import quote_table, row_conditions
-from upstream.codec.columnar import arrow_type
-from upstream.schema import Column, Table
+from sluice.etl.changes.formats.deletes import counting_selects, delete_head, deletes_by_key
+from sluice.etl.changes.formats.load_data import format_load
+from sluice.etl.changes.formats.sql_text import quote_table, row_conditions
+from sluice.etl.downstream import MySQLSession
+from sluice.tidb.codec.columnar import arrow_type
+from sluice.tidb.schema import Column, Table
 
 U64 = 2**64 - 1
 TEXT = {"charset": "utf8mb4", "collate": "utf8mb4_bin"}
@@ -203,7 +203,7 @@ def check(session: MySQLSession, table: Table, arrays: list[pa.Array], chosen: l
     everything = left(session)
     some = [array.take(pa.array(chosen, pa.int64())) for array in arrays]
     for count, statement in deletes_by_key(table, table.columns, some, once=False):
-        assert [session.query(query) for _, query in counts(statement)] == [[(1,)]] * count
+        assert [session.query(query) for _, query in counting_selects(statement)] == [[(1,)]] * count
         assert session.execute(statement) == count, statement
     assert everything - left(session) == set(chosen)
     session.rollback()
@@ -237,7 +237,7 @@ def test_rows_without_a_key_are_found_by_all_their_values(session: MySQLSession,
     rows = [(value,) for value in KEYS[kind][3]]
     table, arrays = filled(session, (kind,), rows, "")
     for number, condition in enumerate(row_conditions(table.columns, arrays).to_pylist()):
-        assert session.execute(head(table) + condition) == 1, condition
+        assert session.execute(delete_head(table) + condition) == 1, condition
         assert number not in left(session)
         session.rollback()
 

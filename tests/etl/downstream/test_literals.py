@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from etl.ddl._session import ddl_session
-from etl.ddl._settle import settle
-from etl.downstream import MySQLSession
-from etl.formats.sql_text import fill, literal, literal_column, quote_name
+from sluice.etl.changes.formats.sql_text import fill_placeholders, literal, literal_column, quote_name
+from sluice.etl.downstream import MySQLSession
+from sluice.etl.downstream.ddl._reconcile import reconcile
+from sluice.etl.downstream.ddl._session import ddl_session
+from sluice.tidb.ddl_job import DdlEffect, DdlJob
+from sluice.tidb.schema import Column
 from tests.etl.story import column, table
-from upstream.ddl_job import DdlJob, Effect
-from upstream.schema import Column
 
 MODES = ("", "NO_BACKSLASH_ESCAPES", "ANSI_QUOTES", "ANSI_QUOTES,NO_BACKSLASH_ESCAPES")
 NASTY = (
@@ -88,12 +88,12 @@ def test_numbers_are_read_back_as_the_same_number(session: MySQLSession) -> None
 def test_only_places_outside_of_names_are_filled() -> None:
     name = quote_name("a %s ` %s")
     assert (
-        fill(f"SELECT {name} FROM t WHERE x LIKE '50%' AND y = %s", ("%s",))
+        fill_placeholders(f"SELECT {name} FROM t WHERE x LIKE '50%' AND y = %s", ("%s",))
         == f"SELECT {name} FROM t WHERE x LIKE '50%' AND y = '%s'"
     )
     for args in ((), (1, 2)):
         with pytest.raises(ValueError, match="places"):
-            fill("SELECT %s", args)
+            fill_placeholders("SELECT %s", args)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -110,9 +110,9 @@ def test_a_default_with_quotes_and_backslashes_given_to_rows_that_are_there_stay
     session.query("CREATE TABLE d.t (id int PRIMARY KEY, j json)")
     session.query("INSERT INTO d.t (id) VALUES (1)")
     session.query("SET SESSION sql_mode = %s", (mode,))
-    ddl = DdlJob(1, effect=Effect({}, {11: after}), before={11: before})
+    ddl = DdlJob(1, effect=DdlEffect({}, {11: after}), before={11: before})
     with ddl_session(session):
-        settle(session, ddl)
+        reconcile(session, ddl)
     assert session.query("SELECT j FROM d.t") == [(text,)]
 
 
@@ -147,14 +147,14 @@ def _pasted(tree: ast.AST) -> Iterator[ast.AST]:
 # messages, keys as `sluice find --key` takes them, fields of LOAD DATA's text that are escaped already.
 ALLOWED = {
     "sql_text.py": {"quote_text", "literal", "literal_column", "_quoted", "_text_literals", "_same_digest"},
-    "_generate.py": {"_default"},
+    "_generate.py": {"_default_clause"},
     "ddl_text.py": {"_normal_string"},
     "_session_setup.py": {"_literal"},
     "load_data.py": {"insert_statement"},
-    "mysql.py": {"load", "_load_order"},
+    "mysql.py": {"load", "_pipelined_load"},
     "differences.py": {"_key_text"},
     "filters.py": {"reason"},
-    "step_writer.py": {"_way_out"},
+    "write_executor.py": {"_way_out"},
     "routes.py": {"*"},
 }
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from bench.far_proxy import FarProxy
-from errors import SluiceError
-from etl.copy.tidb_session import TidbAddress, TidbSession
-from etl.downstream import DownstreamError, Load, MySQLSession
-from etl.downstream.mysql import Ahead
-from etl.formats.layout import Layout
+from sluice.bench.far_proxy import FarProxy
+from sluice.errors import SluiceError
+from sluice.etl.changes.formats.layout import LoadLayout
+from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
+from sluice.etl.downstream import DownstreamError, LoadData, MySQLSession
+from sluice.etl.downstream.mysql import PipeliningState
 from tests.etl.mariadb_fixture import MariaDBServer
 
 _MOST_TURNS = 200
@@ -55,13 +55,13 @@ def _passes(work: Callable[[int], None], port: int, turn: int) -> bool:
 
 
 def test_a_session_that_is_lost_at_any_round_trip_says_so_and_that_it_passes(mariadb: MariaDBServer) -> None:
-    layout, payload = Layout(("a",)), b"1\n2\n3\n"
+    layout, payload = LoadLayout(("a",)), b"1\n2\n3\n"
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE d")
         cursor.execute("CREATE TABLE d.t (a BIGINT PRIMARY KEY)")
 
     def work(port: int) -> None:
-        session = MySQLSession(replace(mariadb.downstream, port=port), ahead=Ahead())
+        session = MySQLSession(replace(mariadb.downstream, port=port), ahead=PipeliningState())
         try:
             session.connect()
             session.begin()
@@ -70,9 +70,9 @@ def test_a_session_that_is_lost_at_any_round_trip_says_so_and_that_it_passes(mar
             session.load("`d`.`t`", layout, payload, strict=False)
             session.warnings()
             session.commit()
-            if session.sends_ahead:
-                session.send_ahead([b"START TRANSACTION", Load("`d`.`t`", layout, payload)])
-                session.query_ahead("SELECT %s", [(1,), (2,)])
+            if session.is_pipelining:
+                session.execute_pipelined([b"START TRANSACTION", LoadData("`d`.`t`", layout, payload)])
+                session.query_pipelined("SELECT %s", [(1,), (2,)])
             session.rollback()
             assert list(session.blocks("SELECT 1"))
             session.query("SELECT a FROM d.t")

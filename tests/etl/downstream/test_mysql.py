@@ -5,12 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from etl.dialect import MARIADB_PRODUCT
-from etl.downstream import DownstreamError, MySQLSession
-from etl.formats.sql_text import key_conditions, literal, literal_column, quote_name
-from etl.settings import Downstream
+from sluice.etl.changes.dialect import MARIADB_PRODUCT
+from sluice.etl.changes.formats.sql_text import key_conditions, literal, literal_column, quote_name
+from sluice.etl.downstream import DownstreamError, MySQLSession
+from sluice.etl.settings import Downstream
+from sluice.tidb.schema import Column
 from tests.etl.mariadb_fixture import MariaDBServer
-from upstream.schema import Column
 
 INJECTION = "x`; DROP DATABASE d; -- '\\\" \0"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from etl.downstream import DownstreamError, MySQLSession
-from etl.settings import Downstream, SettingsError
+from sluice.etl.downstream import DownstreamError, MySQLSession
+from sluice.etl.settings import Downstream, SettingsError
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.pump_service.authority import Authority
 

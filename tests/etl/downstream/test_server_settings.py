@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply import run_apply
-from etl.dialect import MARIADB_PRODUCT
-from etl.downstream import CheckpointError, CheckpointTable, DownstreamError, MySQLSession
-from etl.downstream.grants import ON_TABLES, grant_statements, missing_rights
-from etl.settings import Apply, Relay, Settings, Upstream
+from sluice.etl.apply import run_apply
+from sluice.etl.changes.dialect import MARIADB_PRODUCT
+from sluice.etl.downstream import CheckpointError, CheckpointTable, DownstreamError, MySQLSession
+from sluice.etl.downstream.grants import TABLE_RIGHTS, grant_statements, missing_rights
+from sluice.etl.settings import Apply, Relay, Settings, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.story import Story, column, table
@@ -145,7 +145,7 @@ def test_servers_defaults_that_would_change_what_is_written_do_not_count(
     ],
 )
 def test_what_only_the_server_can_change_is_refused_by_name(variable: str, value: str) -> None:
-    from etl.downstream._session_setup import problems
+    from sluice.etl.downstream._session_setup import problems
 
     fine = {
         "log_bin": "ON",
@@ -170,14 +170,14 @@ def test_rights_that_are_missing_are_named_and_enough_of_them_suffice(mariadb: M
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute("DROP USER IF EXISTS narrow@'127.0.0.1'")
         cursor.execute("CREATE USER narrow@'127.0.0.1'")
-        cursor.execute(f"GRANT {', '.join(ON_TABLES)} ON `shop\\_%`.* TO narrow@'127.0.0.1'")
+        cursor.execute(f"GRANT {', '.join(TABLE_RIGHTS)} ON `shop\\_%`.* TO narrow@'127.0.0.1'")
     with pytest.raises(DownstreamError) as caught:
         opened(mariadb, user="narrow")
     for right in ("INSERT on tidb_binlog", "CREATE on sluice_recycle", "PROCESS on *.*", "GRANT SELECT, INSERT"):
         assert right in str(caught.value)
     assert not caught.value.transient
     with mariadb.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(f"GRANT {', '.join(ON_TABLES)} ON sluice_recycle.* TO narrow@'127.0.0.1'")
+        cursor.execute(f"GRANT {', '.join(TABLE_RIGHTS)} ON sluice_recycle.* TO narrow@'127.0.0.1'")
         cursor.execute("GRANT SELECT, INSERT, UPDATE ON tidb_binlog.* TO narrow@'127.0.0.1'")
         cursor.execute("GRANT PROCESS ON *.* TO narrow@'127.0.0.1'")
     opened(mariadb, user="narrow").close()
@@ -207,7 +207,7 @@ def test_the_rights_that_are_printed_suffice_and_reach_nothing_of_the_servers(ma
 def test_grants_are_read_as_servers_write_them() -> None:
     everything = ["GRANT ALL PRIVILEGES ON *.* TO `u`@`%` IDENTIFIED BY PASSWORD '*X' WITH GRANT OPTION"]
     assert missing_rights(everything, ("tidb_binlog", "sluice_recycle"), process=True) == []
-    listed = f"GRANT {', '.join(ON_TABLES)}, PROCESS, FILE ON *.* TO 'u'@'%'"
+    listed = f"GRANT {', '.join(TABLE_RIGHTS)}, PROCESS, FILE ON *.* TO 'u'@'%'"
     assert missing_rights([listed], ("tidb_binlog", "sluice_recycle"), process=True) == []
     assert missing_rights([listed.replace("PROCESS, ", "")], ("tidb_binlog", "sluice_recycle"), process=True) == [
         "PROCESS on *.*"
@@ -221,7 +221,7 @@ def test_grants_are_read_as_servers_write_them() -> None:
     )
     assert (
         len(missing_rights(["GRANT USAGE ON *.* TO `u`@`%`", "GRANT `r`@`%` TO `u`@`%`"], ("c", "d"), process=True))
-        == len(ON_TABLES) + 1
+        == len(TABLE_RIGHTS) + 1
     )
 
 

@@ -1,6 +1,6 @@
 """Landing through standing workers, where the process that lands and its worker can be stopped at any of their steps.
 
-The suite runs some points, `bench/standing.py` all.
+The suite runs some points, `bench/worker_reuse.py` all.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl import load_settings, run_land
-from etl.landing import _ahead
-from etl.landing.planner import Plan, Planner
-from etl.settings import Settings
-from etl.spark import standing
+from sluice.etl import load_settings, run_land
+from sluice.etl.landing import _job_queue as _ahead
+from sluice.etl.landing.planner import WindowPlan, WindowPlanner
+from sluice.etl.settings import Settings
+from sluice.etl.spark import persistent_worker as standing
 from tests.etl.spark_fixture import SparkServer
 from tests.etl.stopped_work import Worker, Workshop, by_steps, leave_nothing, state_of, workers
 
@@ -60,20 +60,23 @@ def land(config: str, until_ts: str, patience_s: str, worker_stop: str, told: st
     `worker_stop`, and `told`.<its id> has its steps.
     """
     _through_standing_workers(worker_stop, told)
-    standing._PATIENCE_S = float(patience_s)
-    standing._COMES_S, standing._STANDS_S = 300.0, 3_000.0  # the steps of a busy machine are those of a quiet one
+    standing._HEARTBEAT_TIMEOUT_S = float(patience_s)
+    standing._START_TIMEOUT_S, standing._MAX_LIFETIME_S = (
+        300.0,
+        3_000.0,
+    )  # the steps of a busy machine are those of a quiet one
     run_land(load_settings(config), start_ts=0, until_ts=int(until_ts), run_seconds=600)
 
 
 def _through_standing_workers(worker_stop: str, told: str) -> None:
     """Every window of this process is small."""
-    plan = Planner.plan
+    plan = WindowPlanner.plan
 
-    def small(self: Planner, lo: int, *, empty_now: bool = False) -> Plan | None:
+    def small(self: WindowPlanner, lo: int, *, empty_now: bool = False) -> WindowPlan | None:
         found = plan(self, lo, empty_now=empty_now)
         return None if found is None else dataclasses.replace(found, limited=False)
 
-    Planner.plan = small  # type: ignore[method-assign]
+    WindowPlanner.plan = small  # type: ignore[method-assign]
     if worker_stop:
         ranges = _ahead.LandRanges
         _ahead.LandRanges = lambda *args: by_steps(ranges(*args), worker_stop, told)  # type: ignore[assignment,misc]

@@ -9,15 +9,15 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from etl.explode import DdlRecord
-from etl.landing._job import TableSpan
-from etl.landing._schema_then import SchemaThen
-from etl.landing._window_rows import WindowRows
-from etl.landing.schema import LandingSchema, UnknownTableError, late_jobs
+from sluice.etl.landing._job import TableSpan
+from sluice.etl.landing._schema_rebuild import SchemaRebuilder
+from sluice.etl.landing._window_rows import WindowRows
+from sluice.etl.landing.extract import DdlRecord
+from sluice.etl.landing.schema import LandingSchema, UnknownTableError, late_jobs
+from sluice.tidb import PDClient, TiKVClient, TiKVError
+from sluice.tidb.job import HistoryError
+from sluice.tidb.tikv.meta import hash_field_key, hash_prefix, string_key
 from tests.etl.landing.test_schema_then import History
-from upstream import PDClient, TiKVClient, TiKVError
-from upstream.job import HistoryError
-from upstream.tikv.meta import hash_field_key, hash_prefix, string_key
 
 
 class Clock:
@@ -91,7 +91,7 @@ def landing(
     landed: tuple[int, int] | None = None,
 ) -> LandingSchema:
     tikv = cast(TiKVClient, Meta(collected, jobs, is_gone=is_gone))
-    then = SchemaThen(tikv, 1 << 60, old_collations=False)
+    then = SchemaRebuilder(tikv, 1 << 60, old_collations=False)
     is_late = late_jobs(landed[0], lambda job_id, since_ts: has_landed or job_id != 13) if landed else None
     history, known = then.at(version, None, is_late, landed[1] if landed else 0)
     return LandingSchema(

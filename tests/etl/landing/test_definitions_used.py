@@ -10,19 +10,19 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from etl.landing._kept_versions import KeptVersions
-from etl.landing.definitions_used import DefinitionsUsed, DefinitionUnknownError
-from etl.recorded_schema import RecordedSchema
-from relay import PART_SCHEMA, Part, RelayLog, Window
-from upstream import PDClient
-from upstream.codec.memcomparable import encode_int
-from upstream.codec.row import ROWID_NAME, encode_delete, encode_insert, encode_update
-from upstream.ddl_actions import Action
-from upstream.ddl_job import DdlJob, Effect, PastMove
-from upstream.pd import PDError
-from upstream.record_keys import record_key
-from upstream.schema import Column, Index, Table
-from upstream.tikv import Lock, Mvcc, Write
+from sluice.etl.changes.recorded_schema import RecordedSchema
+from sluice.etl.landing._kept_versions import LandingSafePoint
+from sluice.etl.landing.definitions_used import DefinitionResolver, DefinitionUnknownError
+from sluice.relay import PART_SCHEMA, Part, RelayLog, WindowRecord
+from sluice.tidb import PDClient
+from sluice.tidb.codec.memcomparable import encode_int
+from sluice.tidb.codec.row import ROWID_NAME, encode_delete, encode_insert, encode_update
+from sluice.tidb.ddl_actions import Action
+from sluice.tidb.ddl_job import DdlEffect, DdlJob, FinishedRowMove
+from sluice.tidb.pd import PDError
+from sluice.tidb.record_keys import record_key
+from sluice.tidb.schema import Column, Index, Table
+from sluice.tidb.tikv import Mvcc, MvccLock, MvccWrite
 
 LO = 1_000
 TRUNCATE_TS = 2_000
@@ -47,8 +47,8 @@ def table(*partitions: int, collate: str = "") -> Table:
 BEFORE, AFTER = table(201, 202), table(301, 202)
 
 
-def truncate(before: Table = BEFORE, after: Table = AFTER) -> PastMove:
-    return PastMove(
+def truncate(before: Table = BEFORE, after: Table = AFTER) -> FinishedRowMove:
+    return FinishedRowMove(
         Action.TRUNCATE_PARTITION,
         7,
         TRUNCATE_TS - 100,
@@ -56,7 +56,7 @@ def truncate(before: Table = BEFORE, after: Table = AFTER) -> PastMove:
         60,
         (60,),
         {100: before},
-        Effect({}, {100: after}),
+        DdlEffect({}, {100: after}),
     )
 
 
@@ -67,7 +67,7 @@ class TiKV:
         self.keys: dict[bytes, Mvcc] = {}
         self.asked = 0
 
-    def put(self, partition: int, rowid: int, *writes: Write, lock: Lock | None = None) -> None:
+    def put(self, partition: int, rowid: int, *writes: MvccWrite, lock: MvccLock | None = None) -> None:
         self.keys[record_key(partition, encode_int(rowid))] = Mvcc(lock, writes)
 
     def ask(self, keys: Collection[bytes]) -> Mapping[bytes, Mvcc]:
@@ -97,8 +97,8 @@ class Landing:
         assert part is not None
         schema, parts = self.settle((part,), skips)
         assert all(ddl.asked for ddl in schema.ddls)
-        window = schema.put_into(Window(LO, 5_000, 7, "t", 0, 1, len(rows), 60, parts))
-        assert RecordedSchema.of(window) == schema, "the record says so, too"
+        window = schema.write_to(WindowRecord(LO, 5_000, 7, "t", 0, 1, len(rows), 60, parts))
+        assert RecordedSchema.from_window(window) == schema, "the record says so, too"
         return self.relay.read([window])["schema_version"].to_pylist()
 
     def settle(self, parts: tuple[Part, ...], skips: Collection[int]) -> tuple[RecordedSchema, tuple[Part, ...]]:
@@ -108,7 +108,7 @@ class Landing:
             began_ts=move.began_ts, finished_ts=move.finished_ts, versions=move.versions,
         )  # fmt: skip
         schema = RecordedSchema({100: move.before[100]}, (ddl,), (), 60)
-        definitions = DefinitionsUsed(self.relay, self.tikv.ask, lambda: self.safe_point)
+        definitions = DefinitionResolver(self.relay, self.tikv.ask, lambda: self.safe_point)
         return definitions.settle(schema, [move], parts, (LO, 5_000, "t"), skips)
 
 
@@ -125,17 +125,17 @@ INSERT = encode_insert(BEFORE, row(3))
 
 
 def test_a_transaction_that_began_before_and_first_wrote_behind_the_ddl_wrote_by_the_new_definition(landing: Landing):
-    landing.tikv.put(301, 1, Write(PUT, 1_950, 2_010))
+    landing.tikv.put(301, 1, MvccWrite(PUT, 1_950, 2_010))
     assert landing.versions((2_010, 1_950, 59, 0, INSERT)) == [60]
 
 
 def test_one_that_the_ddl_waited_for_wrote_by_the_old_definition(landing: Landing):
-    landing.tikv.put(201, 1, Write(PUT, 1_950, 2_010))
+    landing.tikv.put(201, 1, MvccWrite(PUT, 1_950, 2_010))
     assert landing.versions((2_010, 1_950, 59, 0, INSERT)) == [59]
 
 
 def test_one_that_names_the_new_version_though_it_was_planned_before_wrote_by_the_old_definition(landing: Landing):
-    landing.tikv.put(201, 1, Write(PUT, 2_040, 2_045))
+    landing.tikv.put(201, 1, MvccWrite(PUT, 2_040, 2_045))
     assert landing.versions((2_045, 2_040, 60, 0, INSERT)) == [59]
 
 
@@ -144,19 +144,19 @@ def test_one_that_names_the_new_version_though_it_was_planned_before_wrote_by_th
     [(1, encode_update(BEFORE, row(3), row(3, v=1))), (2, encode_delete(BEFORE, row(3)))],
 )
 def test_updates_and_deletes_are_asked_about_like_inserts(landing: Landing, kind: int, change: bytes):
-    landing.tikv.put(201, 1, Write(PUT, 900, 910))
-    landing.tikv.put(301, 1, Write(PUT, 1_960, 2_005), Write(DELETE_KEY if kind == 2 else PUT, 1_950, 2_010))
+    landing.tikv.put(201, 1, MvccWrite(PUT, 900, 910))
+    landing.tikv.put(301, 1, MvccWrite(PUT, 1_960, 2_005), MvccWrite(DELETE_KEY if kind == 2 else PUT, 1_950, 2_010))
     assert landing.versions((2_010, 1_950, 59, kind, change)) == [60]
 
 
 def test_a_lock_that_is_not_resolved_yet_tells_as_well(landing: Landing):
-    landing.tikv.put(301, 1, lock=Lock(1_950, b"k", 1, PUT))
+    landing.tikv.put(301, 1, lock=MvccLock(1_950, b"k", 1, PUT))
     assert landing.versions((2_010, 1_950, 59, 0, INSERT)) == [60]
 
 
 def test_locks_and_rollbacks_of_a_transaction_are_no_writes(landing: Landing):
-    landing.tikv.put(301, 1, Write(LOCK, 1_950, 2_010), Write(ROLLBACK, 1_950, 1_950))
-    landing.tikv.put(201, 1, Write(PUT, 1_950, 2_010))
+    landing.tikv.put(301, 1, MvccWrite(LOCK, 1_950, 2_010), MvccWrite(ROLLBACK, 1_950, 1_950))
+    landing.tikv.put(201, 1, MvccWrite(PUT, 1_950, 2_010))
     assert landing.versions((2_010, 1_950, 59, 0, INSERT)) == [59]
 
 
@@ -193,7 +193,8 @@ def test_a_text_key_that_only_tidb_can_order_is_told_by_another_row_of_the_trans
     again = Landing(Path(landing.relay.url.removeprefix("file://")) / "again")
     again.move = landing.move
     again.tikv.ask = lambda keys: {  # type: ignore[method-assign]
-        key: Mvcc(None, (Write(PUT, 1_950, 2_010),) if key.startswith(b"t" + encode_int(301)) else ()) for key in keys
+        key: Mvcc(None, (MvccWrite(PUT, 1_950, 2_010),) if key.startswith(b"t" + encode_int(301)) else ())
+        for key in keys
     }
     assert again.versions((2_010, 1_950, 59, 2, delete), (2_010, 1_950, 59, 0, insert)) == [60, 60]
 
@@ -203,14 +204,14 @@ def test_a_transaction_ahead_of_a_drop_is_named_by_the_ddl_of_a_later_window(lan
     move = replace(
         truncate(BEFORE, after), type=Action.DROP_PARTITION, began_ts=500, versions=(58, 59, 60), finished_ts=2_050
     )
-    landing.tikv.put(202, 1, Write(PUT, 600, 700))
+    landing.tikv.put(202, 1, MvccWrite(PUT, 600, 700))
     batch = pa.RecordBatch.from_arrays(
         [pa.array([v], f.type) for v, f in zip((700, 600, 0, 100, 57, 0, INSERT), PART_SCHEMA)], schema=PART_SCHEMA
     )
     part = landing.relay.write_part(400, LO, "t", 0, [batch])
     assert part is not None
     early = RecordedSchema({100: BEFORE}, (), (), 57)
-    landing.relay.begin(early.put_into(Window(400, LO, 7, "t", 0, 1, 1, 57, (part,))))
+    landing.relay.begin(early.write_to(WindowRecord(400, LO, 7, "t", 0, 1, 1, 57, (part,))))
     landing.move = move
     schema, _ = landing.settle((), ())
     assert schema.ddls[0].ahead == (600,)
@@ -219,8 +220,8 @@ def test_a_transaction_ahead_of_a_drop_is_named_by_the_ddl_of_a_later_window(lan
 def test_landing_keeps_versions_and_goes_on_without_pd(caplog: pytest.LogCaptureFixture):
     pd = mock.Mock(spec=PDClient)
     pd.update_service_gc_safe_point.side_effect = [PDError("away"), 5, 9]
-    versions = KeptVersions(pd, "drainer-1")
-    with mock.patch("etl.landing._kept_versions._INTERVAL_S", 0.0):
+    versions = LandingSafePoint(pd, "drainer-1")
+    with mock.patch("sluice.etl.landing._kept_versions._UPDATE_INTERVAL_S", 0.0):
         for ts in (5, 6, 7):
             versions.keep(ts)
     assert [call.args[::2] for call in pd.update_service_gc_safe_point.call_args_list] == [

@@ -16,22 +16,23 @@ import time
 import pyarrow.compute as pc
 import pytest
 
-from embedded.stack import Stack
-from etl.explode import BinlogDecodeError
-from etl.landing import NoCheckpointError, _orders, run_land
-from etl.landing.land import UnknownTableError, WrongClusterError
-from etl.ownership import Pipeline
-from etl.settings import Downstream, Relay, Settings, Spark, Upstream
-from etl.settings import Window as Limits
-from pump_service.cluster.notify import notify_drainers
-from relay import SKIP, Appointment, ClaimLostError, Control, Decision, Ownership, RelayLog, Window
-from relay.measures import Measures
-from tests.etl.explode.test_explode import INSERT, explode, mutation, prewrite
+from sluice.devstack.stack import Stack
+from sluice.etl.downstream.ownership import PipelineIdentity
+from sluice.etl.landing import NoCheckpointError, run_land
+from sluice.etl.landing import _control as _orders
+from sluice.etl.landing.extract import BinlogDecodeError
+from sluice.etl.landing.land import UnknownTableError, WrongClusterError
+from sluice.etl.settings import Downstream, Relay, Settings, Spark, Upstream
+from sluice.etl.settings import Window as Limits
+from sluice.pump_service.cluster.notify import notify_drainers
+from sluice.relay import SKIP, AlignedChunk, ClaimLostError, Control, Override, Ownership, RelayLog, WindowRecord
+from sluice.relay.measures import CounterStore
+from sluice.tidb import EtcdClient, NodeStatus, PDClient, PumpClient, Registry, pb, tso
 from tests.etl.filled_pumps import fill
+from tests.etl.landing.extract.test_explode import INSERT, explode, mutation, prewrite
 from tests.etl.landing.landing_by_steps import Ground, Point, run_point
 from tests.etl.relay_from_recording import RECORDINGS, committed
 from tests.etl.stopped_work import Workshop
-from upstream import EtcdClient, NodeStatus, PDClient, PumpClient, Registry, pb, tso
 
 RECORDING = RECORDINGS / "ddl"
 
@@ -107,7 +108,9 @@ def test_a_whole_recording_lands_in_windows_with_the_schemas_and_ddl_it_needs(se
 
 
 def test_tables_that_br_restores_are_named_and_counted_once_they_are_landed(settings, expected, monkeypatch, caplog):
-    monkeypatch.setattr("etl.landing._without_binlog._BR", "")  # as if BR had made every table of the recording
+    monkeypatch.setattr(
+        "sluice.etl.landing._without_binlog._BR_COMMENT", ""
+    )  # as if BR had made every table of the recording
     middle = expected[0][len(expected[0]) // 3][0]
     run_land(settings, start_ts=0, until_ts=middle, run_seconds=120)
     relay = RelayLog.open(settings.relay.url)
@@ -116,7 +119,7 @@ def test_tables_that_br_restores_are_named_and_counted_once_they_are_landed(sett
     made = [ddl["job_id"] for ddl in ddls if ddl["table_name"] != "gt"]  # a temporary table: it has no rows
     named = [record.getMessage() for record in caplog.records if "BR restores" in record.getMessage()]
     assert [int(line.split()[2]) for line in named] == made and made
-    assert Measures(relay).totals().land.counts["without_binlog"] == len(made)
+    assert CounterStore(relay).totals().land.counts["without_binlog"] == len(made)
 
 
 def test_a_run_goes_on_where_the_one_before_ended(settings, expected):
@@ -132,7 +135,7 @@ def test_a_run_goes_on_where_the_one_before_ended(settings, expected):
 def test_of_two_pipelines_on_one_relay_log_one_lands_and_the_other_once_that_one_is_paused(
     settings, expected, monkeypatch
 ):
-    monkeypatch.setattr(_orders, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(_orders, "CHECK_INTERVAL_S", 0.0)
     large = Limits(max_transactions=200, idle_interval_ms=100)
     one, other = (
         dataclasses.replace(settings, relay=dataclasses.replace(settings.relay, pipeline=name), window=large)
@@ -175,8 +178,8 @@ def test_a_lander_killed_at_any_moment_loses_and_repeats_nothing(settings, expec
         f' "{settings.spark.remote}"\n[window]\nmax-transactions = 60\n'
     )
     program = (
-        "from etl import load_settings, run_land\nrun_land(load_settings(), start_ts=0, on_window=lambda w: print(w.hi,"
-        " flush=True))"
+        "from sluice.etl import load_settings, run_land\n"
+        "run_land(load_settings(), start_ts=0, on_window=lambda w: print(w.hi, flush=True))"
     )
     landed = []
     for windows in (1, 3):
@@ -212,7 +215,7 @@ POINTS = [
 def test_wherever_a_lander_stands_still_or_its_standing_worker_dies_all_is_landed_once(
     settings, expected, spark_server, tmp_path
 ):
-    """Some of the points of `bench/standing.py`, which goes through all of them."""
+    """Some of the points of `bench/worker_reuse.py`, which goes through all of them."""
     until_ts = expected[0][len(expected[0]) // 2][0]
     rows = expected[1].filter(pc.less_equal(expected[1]["commit_ts"], until_ts))
     with Workshop("tests.etl.landing.landing_by_steps") as shop:
@@ -328,7 +331,7 @@ def test_an_idle_upstream_lands_a_window_for_an_appointment_without_waiting_for_
     with PDClient(settings.upstream.pd_urls) as pd:
         begin = pd.tso()
     relay, at_ts = RelayLog.open(settings.relay.url), begin + tso.span(3_000)
-    relay.appointments.make(Appointment(at_ts, "job", 1, 1, "d", "t"))
+    relay.aligned_chunks.make(AlignedChunk(at_ts, "job", 1, 1, "d", "t"))
     summary = run_land(settings, start_ts=begin, until_ts=at_ts, run_seconds=120)
     assert summary.hi >= at_ts
     assert summary.windows <= 3
@@ -342,7 +345,7 @@ def test_without_a_relay_log_an_unreachable_downstream_is_waited_for(settings, c
 
 
 def test_a_relay_log_of_another_cluster_is_refused(settings):
-    RelayLog.open(settings.relay.url).commit(Window(0, 5, 4711, "t", 0, 0, 0, 0))
+    RelayLog.open(settings.relay.url).commit(WindowRecord(0, 5, 4711, "t", 0, 0, 0, 0))
     with pytest.raises(WrongClusterError, match="is of cluster 4711"):
         run_land(settings, run_seconds=240)
 
@@ -350,7 +353,7 @@ def test_a_relay_log_of_another_cluster_is_refused(settings):
 @pytest.mark.slow
 def test_landing_is_an_online_drainer_in_the_registry_and_a_pump_answers_in_its_place(settings, expected, upstream):
     etcd = EtcdClient(settings.upstream.pd_urls, timeout_s=60)
-    registry, node_id = Registry(etcd), Pipeline.of(settings).id
+    registry, node_id = Registry(etcd), PipelineIdentity.from_settings(settings).id
 
     def drainer() -> NodeStatus | None:
         return next((found for found in registry.drainers() if found.node_id == node_id), None)
@@ -453,7 +456,7 @@ def test_rows_of_an_unknown_table_stop_landing_and_are_named(settings):
     ):
         run_land(settings, start_ts=lo, run_seconds=240)
     relay = RelayLog.open(settings.relay.url)
-    relay.decisions.add(Decision(commit_ts, SKIP))
+    relay.decisions.add(Override(commit_ts, SKIP))
     run_land(settings, start_ts=lo, run_seconds=240, until_ts=commit_ts)
     windows = list(relay.windows(lo))
     assert set(relay.read(windows)["commit_ts"].to_pylist()) == {
@@ -480,7 +483,7 @@ def test_a_payload_that_is_no_binlog_stops_landing_and_is_named(settings):
         run_land(settings, start_ts=lo, run_seconds=240)
     relay = RelayLog.open(settings.relay.url)
     assert relay.last() is None or relay.last().hi < commit_ts
-    relay.decisions.add(Decision(commit_ts, SKIP))
+    relay.decisions.add(Override(commit_ts, SKIP))
     run_land(settings, start_ts=lo, run_seconds=240, until_ts=commit_ts)
     assert [(entry["commit_ts"], entry["start_ts"]) for window in relay.windows(lo) for entry in window.skipped] == [
         (commit_ts, start_ts)

@@ -7,10 +7,10 @@ import json
 import pyarrow as pa
 import pytest
 
-from etl.explode import PumpRange
-from etl.landing._job import LandingJob
-from etl.landing.planner import Plan
-from etl.spark.errors import SparkError
+from sluice.etl.landing._job import LandingJob
+from sluice.etl.landing.extract import PumpRange
+from sluice.etl.landing.planner import WindowPlan
+from sluice.etl.spark.errors import SparkError
 
 
 def stats(n: int, transactions: int) -> str:
@@ -21,7 +21,7 @@ def stats(n: int, transactions: int) -> str:
 
 @pytest.mark.parametrize("answers", [[], [0], [1], [0, 0], [0, 1, 1]])
 def test_a_range_without_an_answer_is_no_empty_range(answers: list[int]) -> None:
-    plan = Plan(10, 30, 30, (PumpRange("a", 10, 20), PumpRange("a", 20, 30)), 2, 2, False)
+    plan = WindowPlan(10, 30, 30, (PumpRange("a", 10, 20), PumpRange("a", 20, 30)), 2, 2, False)
 
     def job(answers: list[int]) -> LandingJob:
         return LandingJob(lambda *_, alone, is_small: pa.table({"stats": [stats(n, 1) for n in answers]}).to_batches())

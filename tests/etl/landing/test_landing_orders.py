@@ -8,15 +8,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from etl.landing import _orders
-from etl.landing._orders import Orders
-from relay import SKIP, Appointment, ClaimLostError, Decision, RelayLog, turn
-from upstream import tso
+from sluice.etl.landing import _control as _orders
+from sluice.etl.landing._control import LandingControl
+from sluice.relay import SKIP, AlignedChunk, ClaimLostError, Override, RelayLog
+from sluice.relay import role_lease as turn
+from sluice.tidb import tso
 
 
 def look_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever the relay log is."""
-    for name in ("LOOK_EVERY_S", "_FAR_LOOK_EVERY_S"):
+    for name in ("CHECK_INTERVAL_S", "_REMOTE_CHECK_INTERVAL_S"):
         monkeypatch.setattr(_orders, name, 0.0)
 
 
@@ -25,14 +26,14 @@ def test_an_idle_upstream_lands_a_window_for_an_appointment_once_its_time_has_co
 ) -> None:
     look_always(monkeypatch)
     relay, now = RelayLog.open(f"file://{tmp_path}"), tso.compose(1_795_251_600_000)
-    orders = Orders(relay, frozenset())
+    orders = LandingControl(relay, frozenset())
     landed = now - tso.span(10_000)
-    assert not orders.window_is_due(landed, now)
-    relay.appointments.make(Appointment(now + tso.span(3_600_000), "j", 0, 1, "d", "t"))
-    assert not orders.window_is_due(landed, now)
-    relay.appointments.make(Appointment(now - tso.span(1_000), "j", 1, 1, "d", "t"))
-    assert orders.window_is_due(landed, now)
-    assert not orders.window_is_due(now - tso.span(500), now)
+    assert not orders.needs_window_now(landed, now)
+    relay.aligned_chunks.make(AlignedChunk(now + tso.span(3_600_000), "j", 0, 1, "d", "t"))
+    assert not orders.needs_window_now(landed, now)
+    relay.aligned_chunks.make(AlignedChunk(now - tso.span(1_000), "j", 1, 1, "d", "t"))
+    assert orders.needs_window_now(landed, now)
+    assert not orders.needs_window_now(now - tso.span(500), now)
 
 
 def test_a_transaction_that_no_pipeline_wants_is_left_out_of_the_relay_log_and_one_that_another_wants_is_not(
@@ -41,17 +42,17 @@ def test_a_transaction_that_no_pipeline_wants_is_left_out_of_the_relay_log_and_o
     look_always(monkeypatch)
     one, other = (RelayLog.open(f"file://{tmp_path}", name) for name in ("", "other"))
     for relay, ts in ((one, 10), (one, 20), (other, 20), (other, 30)):
-        relay.decisions.add(Decision(ts, SKIP))
-    assert Orders(one, frozenset({30, 40})).skips(0) == {20, 30}, "each wants what it hasn't decided to skip"
-    other.appointments.make(Appointment(50, "j", 0, 1, "d", "t"))
-    assert Orders(one, frozenset()).window_is_due(40, 60)
+        relay.decisions.add(Override(ts, SKIP))
+    assert LandingControl(one, frozenset({30, 40})).skips(0) == {20, 30}, "each wants what it hasn't decided to skip"
+    other.aligned_chunks.make(AlignedChunk(50, "j", 0, 1, "d", "t"))
+    assert LandingControl(one, frozenset()).needs_window_now(40, 60)
 
 
 def test_who_reads_alone_has_its_own_way(tmp_path: Path) -> None:
     relay = RelayLog.open(f"file://{tmp_path}", "only")
-    relay.decisions.add(Decision(10, SKIP))
-    assert Orders(relay, frozenset({40})).skips(0) == {10, 40}
-    assert not Orders(relay, frozenset()).are_for_several
+    relay.decisions.add(Override(10, SKIP))
+    assert LandingControl(relay, frozenset({40})).skips(0) == {10, 40}
+    assert not LandingControl(relay, frozenset()).is_shared
 
 
 def test_a_pipeline_takes_over_what_another_has_not_got_on_with_for_a_while(
@@ -61,19 +62,19 @@ def test_a_pipeline_takes_over_what_another_has_not_got_on_with_for_a_while(
     monkeypatch.setattr(turn, "time", SimpleNamespace(monotonic=lambda: now[0]))
     at = [1]
     one, other = (RelayLog.open(f"file://{tmp_path}", name) for name in ("", "other"))
-    ours, theirs = (turn.Turn(relay, "land", lambda: at[0], logging.getLogger("test")) for relay in (one, other))
-    assert ours.is_ours() and theirs.is_ours(), "nobody has the role"
+    ours, theirs = (turn.RoleStandby(relay, "land", lambda: at[0], logging.getLogger("test")) for relay in (one, other))
+    assert ours.should_claim() and theirs.should_claim(), "nobody has the role"
     claim = one.claim("land")
     for _ in range(3):
-        assert ours.is_ours() and not theirs.is_ours()
-        now[0] += turn.PATIENCE_S - 1
+        assert ours.should_claim() and not theirs.should_claim()
+        now[0] += turn.TAKEOVER_TIMEOUT_S - 1
         at[0] += 1
-    assert not theirs.is_ours(), "it gets on"
-    now[0] += turn.PATIENCE_S
-    assert theirs.is_ours()
+    assert not theirs.should_claim(), "it gets on"
+    now[0] += turn.TAKEOVER_TIMEOUT_S
+    assert theirs.should_claim()
     taken = other.claim("land")
-    assert not ours.is_ours()
+    assert not ours.should_claim()
     with pytest.raises(ClaimLostError):
-        claim.let_go()
-    taken.let_go()
-    assert ours.is_ours() and theirs.is_ours()
+        claim.release()
+    taken.release()
+    assert ours.should_claim() and theirs.should_claim()

@@ -9,25 +9,25 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from etl.landing._misplaced_rows import MisplacedRowError, check_places
-from etl.recorded_schema import RecordedSchema
-from relay import DELETE, INSERT, PART_SCHEMA, UPDATE, RelayLog
+from sluice.etl.changes.recorded_schema import RecordedSchema
+from sluice.etl.landing._misplaced_rows import MisplacedRowError, check_row_partitions
+from sluice.relay import DELETE, INSERT, PART_SCHEMA, UPDATE, RelayLog
+from sluice.tidb.codec.row import encode_delete, encode_insert, encode_update
+from sluice.tidb.ddl_actions import Action
+from sluice.tidb.ddl_job import DdlEffect, DdlJob, FinishedRowMove
+from sluice.tidb.schema import Table
 from tests.etl.landing.test_definitions_used import BEFORE, row, table
-from upstream.codec.row import encode_delete, encode_insert, encode_update
-from upstream.ddl_actions import Action
-from upstream.ddl_job import DdlJob, Effect, PastMove
-from upstream.schema import Table
 
 ORDINARY = replace(BEFORE, id=150, name="x", partition=None)
 EXCHANGED = table(150, 202)
 """p0, p below 10, is what table x was."""
-THERE = PastMove(
+THERE = FinishedRowMove(
     Action.EXCHANGE_PARTITION, 7, 1_900, 2_050, 60, (60,), {100: BEFORE, 150: ORDINARY},
-    Effect({}, {100: EXCHANGED, 150: None, 201: replace(ORDINARY, id=201)}),
+    DdlEffect({}, {100: EXCHANGED, 150: None, 201: replace(ORDINARY, id=201)}),
 )  # fmt: skip
-BACK = PastMove(
+BACK = FinishedRowMove(
     Action.EXCHANGE_PARTITION, 8, 2_900, 3_050, 61, (61,), {100: EXCHANGED, 201: replace(ORDINARY, id=201)},
-    Effect({}, {100: BEFORE, 201: None, 150: ORDINARY}),
+    DdlEffect({}, {100: BEFORE, 201: None, 150: ORDINARY}),
 )  # fmt: skip
 
 
@@ -44,7 +44,7 @@ class Checked:
         kind: int,
         change: bytes,
         table_id: int = 150,
-        moves: Collection[PastMove] = (THERE,),
+        moves: Collection[FinishedRowMove] = (THERE,),
         skips: Collection[int] = (),
         *,
         is_past: bool = False,
@@ -61,7 +61,7 @@ class Checked:
             DdlJob(1_000 * (move.job_id - 5), job_id=move.job_id, type=move.type, effect=move.effect) for move in moves
         )
         schema = RecordedSchema({100: BEFORE, 150: ORDINARY}, () if is_past else ddls, (), 60)
-        check_places(self.relay, schema, moves, (part,), skips)
+        check_row_partitions(self.relay, schema, moves, (part,), skips)
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_a_row_of_another_partition_is_named_with_the_way_out(window: Checked, k
     ids=["before", "belongs there", "comes back", "goes", "of the partitioned table", "ordinary again", "no exchange"],
 )
 def test_rows_that_lie_where_they_belong_are_landed(
-    window: Checked, commit_ts: int, kind: int, change: bytes, own: Table, moves: Collection[PastMove]
+    window: Checked, commit_ts: int, kind: int, change: bytes, own: Table, moves: Collection[FinishedRowMove]
 ):
     window.check(commit_ts, kind, change, own.id, moves)
 
@@ -114,5 +114,5 @@ def test_the_way_out_can_be_pasted_whatever_the_tables_are_called(window: Checke
 
 def test_a_row_that_only_tidb_can_place_is_landed(window: Checked):
     partition = dict(EXCHANGED.partition or {}, expr="unknown(`p`)")
-    effect = Effect({}, {100: replace(EXCHANGED, partition=partition), 150: None})
+    effect = DdlEffect({}, {100: replace(EXCHANGED, partition=partition), 150: None})
     window.check(2_010, INSERT, encode_insert(ORDINARY, row(15)), moves=(replace(THERE, effect=effect),))

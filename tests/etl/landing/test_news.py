@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from etl.landing._news import News
+from sluice.etl.landing._commit_notifier import CommitNotifier
 
 _LONG_S = 60.0
 
@@ -28,12 +28,12 @@ class Pump:
 
 def test_one_pump_with_something_new_is_enough() -> None:
     one, two = Pump(), Pump(True)
-    assert News(1).wait([one, two], 7, _LONG_S) is True
+    assert CommitNotifier(1).wait([one, two], 7, _LONG_S) is True
     assert (one.asked, two.asked) == ([7], [7])
 
 
 def test_a_pump_that_waits_is_not_asked_a_second_time() -> None:
-    news, one, two = News(1), Pump(), Pump(True, True)
+    news, one, two = CommitNotifier(1), Pump(), Pump(True, True)
     news.wait([one, two], 7, _LONG_S)
     assert news.wait([one, two], 9, _LONG_S) is True
     assert (one.asked, two.asked) == ([7], [7, 9])
@@ -44,7 +44,7 @@ def test_a_pump_that_waits_is_not_asked_a_second_time() -> None:
 
 @pytest.mark.parametrize("answers", [(None,), (False, None)])
 def test_a_pump_that_cannot_tell_is_asked_for_its_bounds(answers: tuple[bool | None, ...]) -> None:
-    news, pump = News(1), Pump(*answers)
+    news, pump = CommitNotifier(1), Pump(*answers)
     for _ in answers[:-1]:
         assert news.wait([pump], 7, 0) is False
     assert news.wait([pump], 7, _LONG_S) is None

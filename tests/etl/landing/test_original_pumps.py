@@ -10,19 +10,19 @@ import time
 
 import pytest
 
-from embedded.launch.pump import PLAIN_VARIABLE
-from embedded.stack import Stack
-from etl.explode import read_range
-from etl.landing import run_land
-from etl.landing.planner import Planner, PumpUnavailableError
-from etl.settings import Downstream, Relay, Settings, Spark, Upstream
-from etl.settings import Window as Limits
-from relay import RelayLog
-from tests.etl.explode.test_explode import INSERT, explode, mutation, prewrite
+from sluice.devstack.launch.pump import PLAIN_VARIABLE
+from sluice.devstack.stack import Stack
+from sluice.etl.landing import run_land
+from sluice.etl.landing.extract import read_range
+from sluice.etl.landing.planner import PumpUnavailableError, WindowPlanner
+from sluice.etl.settings import Downstream, Relay, Settings, Spark, Upstream
+from sluice.etl.settings import Window as Limits
+from sluice.relay import RelayLog
+from sluice.tidb import EtcdClient, PDClient, PumpClient, PumpReadError, Registry, pb
+from sluice.tidb.schema import MAX_USER_TABLE_ID
 from tests.etl.filled_pumps import fill
+from tests.etl.landing.extract.test_explode import INSERT, explode, mutation, prewrite
 from tests.etl.relay_from_recording import RECORDINGS, committed
-from upstream import EtcdClient, PDClient, PumpClient, PumpReadError, Registry, pb
-from upstream.schema import MAX_USER_TABLE_ID
 
 RECORDING = RECORDINGS / "ddl"
 LIMIT = 60
@@ -46,7 +46,7 @@ class Site:
 
     def planner(self, **limits):
         limits = {"max_transactions": LIMIT, "idle_interval_ms": 100} | limits
-        return Planner(self.pd.cluster_id, Limits(**limits), self.pd.tso, self.registry.pumps)
+        return WindowPlanner(self.pd.cluster_id, Limits(**limits), self.pd.tso, self.registry.pumps)
 
     def plain(self, monkeypatch, *names):
         """Start again, as pumps with or without the bulk read, those whose kind changes."""
@@ -80,7 +80,7 @@ def windows(site, planner, through, lo=0, between=lambda windows: None):
     found = []
     deadline = time.monotonic() + 60
     while lo < through:
-        assert time.monotonic() < deadline, f"stuck at {lo}, held by {planner.holding!r}"
+        assert time.monotonic() < deadline, f"stuck at {lo}, held by {planner.limiting_pump!r}"
         try:
             plan = planner.plan(lo)
             if plan is None:

@@ -9,24 +9,24 @@ from types import SimpleNamespace
 
 import pytest
 
-from etl import operate
-from etl.explode import PumpRange, read_range
-from etl.landing.planner import (
+from sluice.etl import operate
+from sluice.etl.landing.extract import PumpRange, read_range
+from sluice.etl.landing.planner import (
     CommitsPurgedError,
     MissedCommitError,
-    Planner,
     PumpUnavailableError,
     UnreadPumpError,
     UpstreamBehindError,
+    WindowPlanner,
 )
-from etl.settings import Window as Limits
-from etl.settings import parse_settings
-from relay import RelayLog
-from relay.known_pumps import LANDED, MISSED, KnownPump
+from sluice.etl.settings import Window as Limits
+from sluice.etl.settings import parse_settings
+from sluice.relay import RelayLog
+from sluice.relay.known_pumps import LANDED, MISSED, KnownPump
+from sluice.tidb import PumpReadError
+from sluice.tidb.etcd import DRAINED_LABEL
 from tests.etl.window_pumps import CLUSTER_ID, WindowPump
 from tests.relay.relaykit import land, window
-from upstream import PumpReadError
-from upstream.etcd import DRAINED_LABEL
 
 LIMITS = Limits(max_transactions=10, max_bytes=1000, idle_interval_ms=200)
 
@@ -63,7 +63,7 @@ def world():
 
 @pytest.fixture
 def planner(world):
-    made = Planner(CLUSTER_ID, LIMITS, world.tso, world.registry)
+    made = WindowPlanner(CLUSTER_ID, LIMITS, world.tso, world.registry)
     yield made
     made.close()
 
@@ -87,7 +87,7 @@ def test_pumps_that_counted_are_asked_while_the_registry_answers_and_new_ones_wh
             time.sleep(0.01)
         return listed
 
-    planner = Planner(CLUSTER_ID, LIMITS, world.tso, registry)
+    planner = WindowPlanner(CLUSTER_ID, LIMITS, world.tso, registry)
     try:
         assert planner.plan(4).transactions == 1
         second = world.pump("b", [(6, 2, b"y")])
@@ -143,7 +143,7 @@ def test_the_slowest_pump_ends_the_window_and_is_named(world, planner):
     slow.stuck_at = 50
     plan = planner.plan(4)
     assert plan.hi == 50
-    assert planner.holding.startswith("b (127.0.0.1:")
+    assert planner.limiting_pump.startswith("b (127.0.0.1:")
     slow.stuck_at = 3  # it came back with less than it had
     assert planner.plan(4) is None
 
@@ -192,7 +192,7 @@ def remembering(world, relay):
     made = []
 
     def plan(lo):
-        made.append(Planner(CLUSTER_ID, LIMITS, world.tso, world.registry, relay=relay))
+        made.append(WindowPlanner(CLUSTER_ID, LIMITS, world.tso, world.registry, relay=relay))
         return made[-1].plan(lo, empty_now=True)
 
     yield plan
@@ -336,7 +336,7 @@ def test_a_clock_behind_what_was_landed_is_said(world, planner):
 
 def test_a_wrong_cluster_is_said_by_the_pump(world):
     world.pump("a")
-    planner = Planner(CLUSTER_ID + 1, LIMITS, world.tso, world.registry)
+    planner = WindowPlanner(CLUSTER_ID + 1, LIMITS, world.tso, world.registry)
     with pytest.raises(PumpUnavailableError, match="cluster ID are mismatch, 8 vs 7"):
         planner.plan(4)
     planner.close()
@@ -344,7 +344,7 @@ def test_a_wrong_cluster_is_said_by_the_pump(world):
 
 def test_idle_pumps_give_an_empty_window_every_interval_only(world, planner, monkeypatch):
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr("etl.landing.planner.time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr("sluice.etl.landing.planner.time", SimpleNamespace(monotonic=lambda: clock.now))
     world.pump("a")
     planner.plan(4, empty_now=True)
     clock.now += 0.19
@@ -379,7 +379,7 @@ def test_pumps_are_asked_side_by_side(world, planner):
 def test_large_ranges_are_cut_for_spark_without_gap_or_overlap(world):
     big = world.pump("a", [(1000 + i, i, b"p" * 2**20) for i in range(1, 60)])
     world.now = 5000
-    planner = Planner(CLUSTER_ID, Limits(max_bytes=2**30), world.tso, world.registry)
+    planner = WindowPlanner(CLUSTER_ID, Limits(max_bytes=2**30), world.tso, world.registry)
     plan = planner.plan(1000)
     planner.close()
     assert [r.host for r in plan.ranges] == [big.status.host] * 4

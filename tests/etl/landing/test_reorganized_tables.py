@@ -7,19 +7,19 @@ from typing import Any, cast
 
 import pytest
 
-from etl.landing._job import TableSpan
-from etl.landing._schema_then import SchemaThen
-from etl.landing.schema import LandingSchema, reorganized_since
-from etl.recorded_schema import RecordedSchema
-from relay import Window
+from sluice.etl.changes.recorded_schema import RecordedSchema
+from sluice.etl.landing._job import TableSpan
+from sluice.etl.landing._schema_rebuild import SchemaRebuilder
+from sluice.etl.landing.schema import LandingSchema, reorganized_since
+from sluice.relay import WindowRecord
+from sluice.tidb import PDClient, TiKVClient
+from sluice.tidb.codec.memcomparable import encode_int
+from sluice.tidb.history import SchemaHistory
+from sluice.tidb.schema import SchemaError
+from sluice.tidb.tikv import Mvcc, MvccWrite
+from sluice.tidb.tikv.meta import hash_prefix, string_key, table_key
 from tests.etl.landing.test_ddl_order import Clock, document, info, record
 from tests.etl.landing.test_schema_then import History
-from upstream import PDClient, TiKVClient
-from upstream.codec.memcomparable import encode_int
-from upstream.history import SchemaHistory
-from upstream.schema import SchemaError
-from upstream.tikv import Mvcc, Write
-from upstream.tikv.meta import hash_prefix, string_key, table_key
 
 _SCHEMA = {"id": 2, "db_name": {"O": "d", "L": "d"}, "charset": "utf8mb4", "collate": "utf8mb4_bin", "state": 5}
 _RUNNING_IN = {"id": 281, "name": {"O": "tidb_ddl_job", "L": "tidb_ddl_job"}}
@@ -61,7 +61,7 @@ class Meta(History):
         return super().get(key, ts)
 
     def mvcc_get_many(self, keys: list[bytes]) -> dict[bytes, Mvcc]:
-        return {key: Mvcc(None, (Write(0, 119, 120), Write(0, 84, 85))) for key in keys}
+        return {key: Mvcc(None, (MvccWrite(0, 119, 120), MvccWrite(0, 84, 85))) for key in keys}
 
     def scan(self, start: bytes, end: bytes, ts: int, limit: int = 256, *, keys_only: bool = False) -> Any:
         if start == hash_prefix("DBs"):
@@ -74,7 +74,7 @@ class Meta(History):
 
 
 def landing(tikv: Meta, version: int = 6, doubled: dict[int, bool] | None = None) -> LandingSchema:
-    history, known = SchemaThen(cast(TiKVClient, tikv), 1 << 60, old_collations=False).at(version)
+    history, known = SchemaRebuilder(cast(TiKVClient, tikv), 1 << 60, old_collations=False).at(version)
     return LandingSchema(
         history, cast(PDClient, Clock()), cast(TiKVClient, tikv), None, known, lambda early: history, doubled=doubled
     )
@@ -111,8 +111,8 @@ def test_a_job_that_was_rolled_back_is_over_as_well() -> None:
 def test_other_row_ids_are_remembered_until_the_ddl_and_mark_it_also_behind_a_restart() -> None:
     schema = landing(Meta(jobs()))
     described = land(schema, 90, 100, 8, differ=True)
-    record = Window.from_json(described.put_into(Window(89, 100, 7, "t", 0, 1, 2, 6)).to_json())
-    assert RecordedSchema.of(record).doubled == {30: True}
+    record = WindowRecord.from_json(described.write_to(WindowRecord(89, 100, 7, "t", 0, 1, 2, 6)).to_json())
+    assert RecordedSchema.from_window(record).doubled == {30: True}
     again = landing(Meta(jobs()), doubled={int(i): differ for i, differ in record.doubled.items()})
     assert land(again, 101, 102, 8).doubled == {30: True}
     (ddl,) = land(again, 125, 126, 11, 13).ddls

@@ -10,19 +10,19 @@ from unittest import mock
 
 import pytest
 
-from etl.landing import _schema_then
-from etl.landing._job import TableSpan
-from etl.landing._schema_then import SchemaThen
-from etl.landing.schema import LandingSchema, UnknownTableError
-from relay.schema_snapshots import SchemaSnapshots
-from relay.storage import open_storage
-from tests.upstream import recorded
-from upstream import PDClient, TiKVClient
-from upstream.by_id import TablesNow
-from upstream.history import SchemaHistory
-from upstream.job import Job
-from upstream.schema import Table
-from upstream.tikv.meta import history_job_key
+from sluice.etl.landing import _schema_rebuild as _schema_then
+from sluice.etl.landing._job import TableSpan
+from sluice.etl.landing._schema_rebuild import SchemaRebuilder
+from sluice.etl.landing.schema import LandingSchema, UnknownTableError
+from sluice.relay.schema_snapshots import SchemaSnapshots
+from sluice.relay.storage import open_storage
+from sluice.tidb import PDClient, TiKVClient
+from sluice.tidb.history import SchemaHistory
+from sluice.tidb.id_maps import LiveTables
+from sluice.tidb.job import DdlHistoryJob
+from sluice.tidb.schema import Table
+from sluice.tidb.tikv.meta import history_job_key
+from tests.tidb import recorded
 
 
 class History:
@@ -47,16 +47,18 @@ class History:
 
 @pytest.fixture
 def snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SchemaSnapshots:
-    monkeypatch.setattr(_schema_then, "WORTH_KEEPING", 1)
+    monkeypatch.setattr(_schema_then, "MIN_JOBS_TO_SNAPSHOT", 1)
     return SchemaSnapshots(open_storage(tmp_path.as_uri()))
 
 
 def documents(name: str) -> list[dict[str, Any]]:
-    return sorted(recorded.meta(name)[0].values(), key=lambda document: Job.from_json(document).schema_version)
+    return sorted(
+        recorded.meta(name)[0].values(), key=lambda document: DdlHistoryJob.from_json(document).schema_version
+    )
 
 
 def schema(history: Any, version: int, snapshots: SchemaSnapshots | None, *, old: bool = False) -> SchemaHistory:
-    return SchemaThen(history, 1 << 60, old_collations=old).at(version, snapshots)[0]
+    return SchemaRebuilder(history, 1 << 60, old_collations=old).at(version, snapshots)[0]
 
 
 @pytest.mark.parametrize(("name", "old"), [("ddl", False), ("edges", False), ("oldcoll", True)])
@@ -66,19 +68,19 @@ def test_going_on_from_a_kept_schema_gives_what_all_jobs_give_and_goes_on_alike(
     jobs = documents(name)
     step = len(jobs) // 6 + 1
     for ended in range(0, len(jobs), step):
-        version = max((Job.from_json(each).schema_version for each in jobs[:ended]), default=0)
+        version = max((DdlHistoryJob.from_json(each).schema_version for each in jobs[:ended]), default=0)
         kept = schema(History(jobs[:ended]), version, snapshots, old=old)
         whole = schema(History(jobs[:ended]), version, None, old=old)
         assert kept.to_json() == whole.to_json()
         for document in jobs[ended : ended + step]:
-            job = Job.from_json(document)
+            job = DdlHistoryJob.from_json(document)
             assert kept.apply(job) == whole.apply(job)
         assert kept.to_json() == whole.to_json()
 
 
 def test_only_the_jobs_since_are_read(snapshots: SchemaSnapshots) -> None:
     jobs = documents("ddl")
-    version = Job.from_json(jobs[-3]).schema_version
+    version = DdlHistoryJob.from_json(jobs[-3]).schema_version
     schema(History(jobs[:-2]), version, snapshots)
     history = History(jobs)
     schema(history, version, snapshots)
@@ -90,8 +92,10 @@ def test_a_job_of_an_earlier_version_that_came_later_is_not_passed_over(snapshot
     could bring this about.
     """
     jobs = documents("ddl")
-    late = next(job for job in jobs if Job.from_json(job).finished and Job.from_json(job).table_info)
-    version = Job.from_json(jobs[-1]).schema_version
+    late = next(
+        job for job in jobs if DdlHistoryJob.from_json(job).finished and DdlHistoryJob.from_json(job).table_info
+    )
+    version = DdlHistoryJob.from_json(jobs[-1]).schema_version
     schema(History([job for job in jobs if job is not late]), version, snapshots)
     assert schema(History(jobs), version, snapshots).to_json() == schema(History(jobs), version, None).to_json()
 
@@ -101,7 +105,7 @@ def test_a_damaged_snapshot_costs_time_and_nothing_else(
     tmp_path: Path, snapshots: SchemaSnapshots, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs = documents("ddl")
-    version = Job.from_json(jobs[-1]).schema_version
+    version = DdlHistoryJob.from_json(jobs[-1]).schema_version
     schema(History(jobs), version, snapshots)
     storage = open_storage(tmp_path.as_uri())
     (name,) = storage.names("schema")
@@ -117,7 +121,7 @@ def test_the_snapshot_is_never_ahead_of_where_landing_begins_and_two_are_kept(
     tmp_path: Path, snapshots: SchemaSnapshots
 ) -> None:
     jobs = documents("ddl")
-    versions = [Job.from_json(job).schema_version for job in jobs if Job.from_json(job).finished]
+    versions = [DdlHistoryJob.from_json(job).schema_version for job in jobs if DdlHistoryJob.from_json(job).finished]
     for version in versions[-3:]:
         schema(History(jobs), version, snapshots)
     assert len(open_storage(tmp_path.as_uri()).names("schema")) == 2
@@ -127,20 +131,20 @@ def test_the_snapshot_is_never_ahead_of_where_landing_begins_and_two_are_kept(
 
 def test_a_kept_schema_of_other_collations_is_not_gone_on_from(snapshots: SchemaSnapshots) -> None:
     jobs = documents("oldcoll")
-    version = Job.from_json(jobs[-1]).schema_version
+    version = DdlHistoryJob.from_json(jobs[-1]).schema_version
     schema(History(jobs), version, snapshots, old=False)
     found = schema(History(jobs), version, snapshots, old=True)
     assert found.to_json() == schema(History(jobs), version, None, old=True).to_json()
     assert found.has_old_collations
 
 
-class _Uncounted(TablesNow):
+class _Uncounted(LiveTables):
     """Can't be gone through."""
 
     def __iter__(self) -> Iterator[int]:
         raise AssertionError("all tables were gone through")
 
-    def copy(self) -> TablesNow:
+    def copy(self) -> LiveTables:
         raise AssertionError("all tables were copied")
 
 

@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.landing._second_writes import SecondWrites
-from etl.landing.definitions_used import DefinitionUnknownError
-from etl.recorded_schema import RecordedSchema
-from relay import DELETE, INSERT, PART_SCHEMA, UPDATE, RelayLog, read_parts
-from upstream.codec.memcomparable import encode_int
-from upstream.codec.row import ROWID_NAME, encode_delete, encode_insert, encode_update
-from upstream.record_keys import record_key
-from upstream.rows import decode_deletes, decode_inserts, decode_updates
-from upstream.schema import Column, Index, Table
-from upstream.tikv import Mvcc, Write
+from sluice.etl.changes.recorded_schema import RecordedSchema
+from sluice.etl.landing._second_writes import DuplicateWrites
+from sluice.etl.landing.definitions_used import DefinitionUnknownError
+from sluice.relay import DELETE, INSERT, PART_SCHEMA, UPDATE, RelayLog, read_parts
+from sluice.tidb.codec.memcomparable import encode_int
+from sluice.tidb.codec.row import ROWID_NAME, encode_delete, encode_insert, encode_update
+from sluice.tidb.record_keys import record_key
+from sluice.tidb.rows import decode_deletes, decode_inserts, decode_updates
+from sluice.tidb.schema import Column, Index, Table
+from sluice.tidb.tikv import Mvcc, MvccWrite
 
 _COLUMNS = Column(1, "p", 0, 3, 1), Column(2, "v", 1, 3, 1)
 _KEY = Index(1, "PRIMARY", (("p", 0, -1), ("v", 1, -1)), unique=True, primary=True)
@@ -134,13 +134,13 @@ class Landing:
         self.differ: set[int] = set()
 
     def land(self, *sessions: Session, skips: Collection[int] = ()) -> list[tuple[int, tuple[Row, ...]]]:
-        keys: dict[bytes, list[Write]] = {}
+        keys: dict[bytes, list[MvccWrite]] = {}
         rows = []
         for number, session in enumerate(sessions):
             start_ts, commit_ts = 100 + 10 * number, 105 + 10 * number
             for (place, row_id), is_there in session.written.items():
                 keys.setdefault(record_key(place, encode_int(row_id)), []).append(
-                    Write(0 if is_there else 1, start_ts, commit_ts)
+                    MvccWrite(0 if is_there else 1, start_ts, commit_ts)
                 )
             rows += [(commit_ts, start_ts, n, 100, 7, *change) for n, change in enumerate(session.changes)]
         if not rows:
@@ -157,7 +157,7 @@ class Landing:
         part = self.relay.write_part(50, 5_000, token, 0, [pa.RecordBatch.from_arrays(columns, schema=PART_SCHEMA)])
         assert part is not None
         schema = RecordedSchema({100: table}, (), (), 7)
-        parts, self.differ = SecondWrites(self.relay, ask).left_out(
+        parts, self.differ = DuplicateWrites(self.relay, ask).left_out(
             (part,), {100}, schema, lambda *_: _IDS, (50, 5_000, token), skips
         )
         return [self._decoded(table, row) for row in read_parts(self.relay.url, parts).to_pylist()]

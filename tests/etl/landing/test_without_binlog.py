@@ -6,21 +6,21 @@ import logging
 
 import pytest
 
-from etl.landing._counting import Counting
-from etl.landing._without_binlog import warn_without_binlog
-from etl.rules import Filter, only_tables
-from relay import RelayLog
-from relay.measures import Measures
+from sluice.etl.changes.rules import Filter, only_tables
+from sluice.etl.landing._counting import LandingCounters
+from sluice.etl.landing._without_binlog import warn_without_binlog
+from sluice.relay import RelayLog
+from sluice.relay.measures import CounterStore
+from sluice.tidb.ddl_actions import Action
+from sluice.tidb.ddl_job import DdlEffect, DdlJob
 from tests.etl.story import table
-from upstream.ddl_actions import Action
-from upstream.ddl_job import DdlJob, Effect
 
 ITEM = table(11, "item", "id int", primary="id")
 NAMED = "run `sluice backfill --table d.item`"
 
 
 def ddl(kind: int, query: str, *, schema: str = "d") -> DdlJob:
-    return DdlJob(40, job_id=7, query=query, type=kind, schema_name=schema, effect=Effect({}, {11: ITEM}))
+    return DdlJob(40, job_id=7, query=query, type=kind, schema_name=schema, effect=DdlEffect({}, {11: ITEM}))
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_a_restore_of_tables_that_are_left_out_is_not(caplog: pytest.LogCaptureF
 
 def test_they_are_counted_for_the_metric(tmp_path) -> None:
     relay = RelayLog.open((tmp_path / "relay").as_uri())
-    counting = Counting(relay)
+    counting = LandingCounters(relay)
     counting.without_binlog(0)
     counting.without_binlog(2)
     counting.close()
-    assert Measures(relay).totals().land.counts["without_binlog"] == 2
+    assert CounterStore(relay).totals().land.counts["without_binlog"] == 2

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from etl.restore import Request
-from relay import RelayLog
+from sluice.etl.restore import RestoreRequest
+from sluice.relay import RelayLog
 from tests.etl.copy.killed_copy import Server, counting, main
 from tests.etl.restore.restoring import restore, settings_of
 
@@ -21,11 +21,11 @@ def do(command: dict[str, Any]) -> int:
     return next(steps)  # type: ignore[no-any-return]
 
 
-def request(url: str) -> Request:
+def request(url: str) -> RestoreRequest:
     """The same in every process."""
     end = RelayLog.open(url).last()
     assert end is not None
-    return Request(end.hi, TABLES, replacing=(REPLACED,), verify=False)
+    return RestoreRequest(end.hi, TABLES, replacing=(REPLACED,), verify=False)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-import relay.jobs.jobs
-from etl.asof import here
-from etl.restore import FilesRequest, files_folder, into_files, run_files
-from etl.settings import Downstream, Relay, Settings, Upstream
-from relay import RelayLog
-from relay.jobs import Jobs, Runner
+import sluice.relay.jobs.jobs
+from sluice.etl.history.as_of import run_locally
+from sluice.etl.restore import FilesRequest, files_folder, into_files, run_files
+from sluice.etl.settings import Downstream, Relay, Settings, Upstream
+from sluice.relay import RelayLog
+from sluice.relay.jobs import Jobs, Runner
 from tests.etl.stopped_work import stop_at
 
 MOMENT = 470614793860415502
@@ -30,10 +30,10 @@ def request_for(folder: str) -> FilesRequest:
 
 def write(url: str, folder: str, job: str, told: str, stop: str, how: str) -> None:
     """Run the job, or go on with it; `stop` is the number of the step before which the signal `how` comes."""
-    into_files._AT_A_TIME = TABLES_AT_A_TIME
-    relay.jobs.jobs.DEAD_AFTER_S = 0.1
-    files_folder._PATIENCE_S = 0.2
+    into_files._TABLES_PER_QUERY = TABLES_AT_A_TIME
+    sluice.relay.jobs.jobs.DEAD_AFTER_S = 0.1
+    files_folder._LOCK_TIMEOUT_S = 0.2
     found = Jobs(RelayLog.open(url).storage).get(job)
     with Path(told).open("w", buffering=1, encoding="utf-8") as steps:
         stop_at(stop, steps, signal.Signals[how], within=Path(folder))
-        run_files(settings_of(url), found, Runner("a test"), compute=here)
+        run_files(settings_of(url), found, Runner("a test"), compute=run_locally)

@@ -8,29 +8,29 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from etl.apply import Prepare, prepare_options
-from etl.asof import here, tables_as_of
-from etl.asof.front import Run
-from etl.copy.base_source import BaseSource
-from etl.copy.loads import MakeLoads
-from etl.copy.worker import make_loads
-from etl.prepare import prepare
-from etl.restore import (
+from sluice.etl.apply import Prepare, prepare_options
+from sluice.etl.changes.planning import prepare
+from sluice.etl.copy.snapshot_source import SnapshotSource
+from sluice.etl.copy.spark_loads import MakeLoads
+from sluice.etl.copy.worker import make_loads
+from sluice.etl.history.as_of import run_locally, tables_as_of
+from sluice.etl.history.as_of.api import PlanExecutor
+from sluice.etl.restore import (
     FilesRequest,
     FilesSummary,
-    Request,
+    RestoreRequest,
     RestoreSummary,
-    ask_for,
-    ask_for_files,
+    create_or_resume,
+    create_or_resume_files,
     run_files,
     run_restore,
 )
-from etl.restore.past import Past
-from etl.settings import Apply, Relay, Settings, Upstream
-from relay import RelayLog
-from relay.archive import Archive, Base, BaseTable, Making, base_id, write_log
-from relay.jobs import Runner
-from relay.url import folder_of
+from sluice.etl.restore.sources import RestoreSources
+from sluice.etl.settings import Apply, Relay, Settings, Upstream
+from sluice.relay import RelayLog
+from sluice.relay.archive import Archive, ArchiveSnapshot, PendingSnapshot, SnapshotTable, snapshot_id, write_log
+from sluice.relay.jobs import Runner
+from sluice.relay.url import folder_of
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS, land
 
@@ -52,19 +52,19 @@ def archived(relay: RelayLog, windows_a_volume: int = 3, name: str = "archive") 
     return archive
 
 
-def base_at(settings: Settings, ts: int) -> Base:
+def base_at(settings: Settings, ts: int) -> ArchiveSnapshot:
     """A base of all tables as of `ts`, computed from the archive."""
-    name, bases = base_id(ts, "test"), Archive.open(settings.archive_url).bases
-    bases.begin(name, Making("test"))
-    past = tables_as_of(settings, ts, ("*.*",), run=here)
-    lineage = Past.of(settings.archive_url, settings.relay.url, ts).lineage()
+    name, bases = snapshot_id(ts, "test"), Archive.open(settings.archive_url).bases
+    bases.begin(name, PendingSnapshot("test"))
+    past = tables_as_of(settings, ts, ("*.*",), run=run_locally)
+    lineage = RestoreSources.open(settings.archive_url, settings.relay.url, ts).lineage()
     files = past.files(f"bases/{name}")
     tables = (
-        BaseTable(table.schema_name, table.name, table.to_json(), tuple(files.get(table.full_name, ())))
+        SnapshotTable(table.schema_name, table.name, table.to_json(), tuple(files.get(table.full_name, ())))
         for table in lineage.family(()).asked
     )
     schemas = tuple(schema.to_json() for schema in lineage.schemas.values())
-    return bases.publish(Base(name, ts, 0, 7, time.time_ns() // 1_000_000, "test", schemas, tuple(tables)))
+    return bases.publish(ArchiveSnapshot(name, ts, 0, 7, time.time_ns() // 1_000_000, "test", schemas, tuple(tables)))
 
 
 def archive_of(recording: str, folder: Path, transactions: int = 200, windows_a_volume: int = 3) -> str:
@@ -78,7 +78,7 @@ class Here:
     """What Spark's workers would make, made in this process."""
 
     @contextmanager
-    def loads(self, own: Settings, source: BaseSource) -> Iterator[MakeLoads]:
+    def loads(self, own: Settings, source: SnapshotSource) -> Iterator[MakeLoads]:
         yield lambda chunk, table: make_loads(source.spec(), chunk, table)
 
     @contextmanager
@@ -86,14 +86,14 @@ class Here:
         options = replace(prepare_options(own), without_rows=without_rows)
         yield lambda windows: prepare(url, windows, options)
 
-    def past(self) -> Run:
-        return here
+    def past(self) -> PlanExecutor:
+        return run_locally
 
 
-def restore(settings: Settings, request: Request) -> RestoreSummary:
-    job = ask_for(settings, request, "test")
+def restore(settings: Settings, request: RestoreRequest) -> RestoreSummary:
+    job = create_or_resume(settings, request, "test")
     return run_restore(settings, job, Runner("test"), ways=Here())
 
 
-def restore_files(settings: Settings, request: FilesRequest, *, run: Run = here) -> FilesSummary:
-    return run_files(settings, ask_for_files(settings, request, "test"), Runner("test"), compute=run)
+def restore_files(settings: Settings, request: FilesRequest, *, run: PlanExecutor = run_locally) -> FilesSummary:
+    return run_files(settings, create_or_resume_files(settings, request, "test"), Runner("test"), compute=run)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from etl.restore.lineage import Lineage
-from relay import Window
+from sluice.etl.restore.lineage import TableLineage
+from sluice.relay import WindowRecord
+from sluice.tidb.ddl_actions import Action
+from sluice.tidb.ddl_job import DdlEffect, DdlJob
+from sluice.tidb.schema import Table
 from tests.etl.story import table
-from upstream.ddl_actions import Action
-from upstream.ddl_job import DdlJob, Effect
-from upstream.schema import Table
 
 _T, _GONE = table(30, "t", "id int"), table(31, "gone", "id int")
 _NEXT = table(32, "gone", "id int")
@@ -19,14 +19,14 @@ _SINCE, _END = 50, 200
 
 
 def ddl(commit_ts: int, kind: Action, tables: dict[int, Table | None]) -> dict[str, Any]:
-    return DdlJob(commit_ts, type=kind, effect=Effect({}, tables)).to_json()
+    return DdlJob(commit_ts, type=kind, effect=DdlEffect({}, tables)).to_json()
 
 
-def lineage(held: tuple[Table, ...], ddls: list[dict[str, Any]]) -> Lineage:
+def lineage(held: tuple[Table, ...], ddls: list[dict[str, Any]]) -> TableLineage:
     """Of a base at 50 with these tables, and a window (10, 100] that begins before it."""
-    made = Lineage.of(_SINCE, 10, held, ())
+    made = TableLineage.from_snapshot(_SINCE, 10, held, ())
     documents = {str(each.id): each.to_json() for each in (_T, _GONE)}
-    made.follow([Window(10, 100, 7, "t", 0, 1, 0, 9, (), documents, tuple(ddls))], _END)
+    made.follow([WindowRecord(10, 100, 7, "t", 0, 1, 0, 9, (), documents, tuple(ddls))], _END)
     return made
 
 

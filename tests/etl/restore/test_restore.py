@@ -10,23 +10,23 @@ from typing import Any
 
 import pytest
 
-from etl.apply import Prepare, run_apply
-from etl.asof.front import Run
-from etl.restore import (
-    Request,
+from sluice.etl.apply import Prepare, run_apply
+from sluice.etl.downstream.sinks import read_checkpoint
+from sluice.etl.history.as_of.api import PlanExecutor
+from sluice.etl.restore import (
     RestoreError,
-    VerifyError,
-    ask_for,
+    RestoreMismatchError,
+    RestoreRequest,
     cancel_restore,
+    create_or_resume,
     plan_restore,
-    request_of,
+    restore_request_from_form,
     run_restore,
 )
-from etl.settings import Downstream, File, Settings
-from etl.sinks import read_checkpoint
-from relay import RelayCorruptError, RelayLog
-from relay.archive import Archive, Holds
-from relay.jobs import CANCEL, CANCELLED, DONE, FAILED, PAUSE, PAUSED, Job, JobOverlapError, Runner
+from sluice.etl.settings import Downstream, File, Settings
+from sluice.relay import RelayCorruptError, RelayLog
+from sluice.relay.archive import Archive, Pins
+from sluice.relay.jobs import CANCEL, CANCELLED, DONE, FAILED, PAUSE, PAUSED, Job, JobOverlapError, Runner
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS
@@ -94,7 +94,7 @@ class Ordering(Here):
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch for each window of the archive."""
-    monkeypatch.setattr("etl.restore.request._MAX_ROWS", 1)
+    monkeypatch.setattr("sluice.etl.restore.request._MAX_ROWS", 1)
 
 
 def test_beside_the_running_pipeline_its_tables_and_its_checkpoint_are_left_alone(
@@ -106,22 +106,22 @@ def test_beside_the_running_pipeline_its_tables_and_its_checkpoint_are_left_alon
     others = databases(mariadb)
     ends = RelayLog.open(shop).last()
     assert ends is not None
-    summary = restore(settings, Request(ends.hi))
+    summary = restore(settings, RestoreRequest(ends.hi))
     assert summary.tables == 4 and summary.changes > 0
     assert differences(SHOP, "e_end", mariadb, INTO) == differences(SHOP, LABEL, mariadb) == []
     found = read_checkpoint(settings.target, CLUSTER)
     assert (found, found and found.process) == (before, before and before.process)
     assert databases(mariadb) == others | {"bank_restored"}
-    assert Holds(Archive.open(settings.archive_url).storage).all() == {}
+    assert Pins(Archive.open(settings.archive_url).storage).all() == {}
 
 
 def test_only_the_tables_that_are_asked_for_are_restored(mariadb: MariaDBServer, shop: str) -> None:
     settings = settings_of(mariadb, shop)
-    request = Request(MID, ("bank.c*", "bank.account"))
+    request = RestoreRequest(MID, ("bank.c*", "bank.account"))
     plan = plan_restore(settings, request)
     assert plan.to.endswith(", database bank_restored") and "{schema}" not in "".join(plan.lines())
     assert {table.full_name for table in plan.asked} == {"bank.cart", "bank.account"}
-    assert plan.cost.changes < plan_restore(settings, Request(MID)).cost.changes / 2
+    assert plan.cost.changes < plan_restore(settings, RestoreRequest(MID)).cost.changes / 2
     restore(settings, request)
     assert tables(mariadb) == {"bank_restored.cart", "bank_restored.account"}
 
@@ -134,7 +134,7 @@ def test_a_table_that_is_there_is_refused_until_its_name_is_typed_again_and_repl
         mariadb, "CREATE DATABASE bank_restored", "CREATE TABLE bank_restored.cart (mine INT)",
         "CREATE TABLE bank_restored.other (mine INT)",
     )  # fmt: skip
-    request = Request(MID, ("bank.cart",), verify=False)
+    request = RestoreRequest(MID, ("bank.cart",), verify=False)
     with pytest.raises(RestoreError, match=r"bank_restored\.cart is there already: .*--replace bank_restored\.cart"):
         restore(settings, request)
     assert tables(mariadb) == {"bank_restored.cart", "bank_restored.other"}
@@ -164,16 +164,16 @@ def test_what_cannot_be_replaced_is_refused_by_name(
     if "VIEW" not in statement:
         execute(mariadb, "CREATE TABLE bank_restored.cart (a INT PRIMARY KEY)")
     execute(mariadb, statement)
-    request = Request(MID, ("bank.cart",), replacing=("bank_restored.cart",))
+    request = RestoreRequest(MID, ("bank.cart",), replacing=("bank_restored.cart",))
     assert any(f"can't be replaced: {why}" in one for one in plan_restore(settings_of(mariadb, shop), request).problems)
 
 
 def test_where_the_pipeline_writes_nothing_is_restored_to(mariadb: MariaDBServer, shop: str) -> None:
     with pytest.raises(RestoreError, match="the pipeline replicates to the databases bank of this server"):
-        restore(settings_of(mariadb, shop), Request(MID, into="{schema}"))
+        restore(settings_of(mariadb, shop), RestoreRequest(MID, into="{schema}"))
     target = {"downstream": {"host": "localhost", "port": mariadb.port}}
     with pytest.raises(RestoreError, match="the pipeline replicates to the databases bank of this server"):
-        restore(settings_of(mariadb, shop), Request(MID, into="{schema}", target=target))
+        restore(settings_of(mariadb, shop), RestoreRequest(MID, into="{schema}", target=target))
 
 
 def test_another_server_gets_the_names_of_the_upstream_whatever_the_pipeline_writes_to(
@@ -183,33 +183,33 @@ def test_another_server_gets_the_names_of_the_upstream_whatever_the_pipeline_wri
         settings_of(mariadb, shop), downstream=Downstream(type="file"), file=File(dir=str(tmp_path / "files"))
     )
     with pytest.raises(RestoreError, match="type is file: a database is restored to a database"):
-        restore(settings, Request(MID))
+        restore(settings, RestoreRequest(MID))
     target = tmp_path / "elsewhere.toml"
     target.write_text(f'[downstream]\nhost = "127.0.0.1"\nport = {mariadb.port}\n')
-    restore(settings, request_of({"until": str(MID), "target": str(target), "verify": False}))
+    restore(settings, restore_request_from_form({"until": str(MID), "target": str(target), "verify": False}))
     assert differences(SHOP, LABEL, mariadb) == []
     assert databases(mariadb) == {"bank"}
 
 
 def test_what_there_was_not_is_named(mariadb: MariaDBServer, shop: str) -> None:
     settings = settings_of(mariadb, shop)
-    assert "no table had such a name" in plan_restore(settings, Request(MID, ("bank.nothing",))).problems[0]
+    assert "no table had such a name" in plan_restore(settings, RestoreRequest(MID, ("bank.nothing",))).problems[0]
     with pytest.raises(RestoreError, match="isn't landed yet"):
-        plan_restore(settings, Request(MID + (1 << 50)))
+        plan_restore(settings, RestoreRequest(MID + (1 << 50)))
     with pytest.raises(RestoreError, match=r"the archive .* begins at"):
-        plan_restore(settings, Request(MID - (1 << 50)))
+        plan_restore(settings, RestoreRequest(MID - (1 << 50)))
     with pytest.raises(RestoreError, match=r"no \{schema\} in it"):
-        plan_restore(settings, Request(MID, into="restored"))
+        plan_restore(settings, RestoreRequest(MID, into="restored"))
 
 
 @pytest.mark.parametrize("at", [1, 3])
 def test_a_paused_restore_goes_on_where_it_was(mariadb: MariaDBServer, shop: str, small_batches: None, at: int) -> None:
     settings = settings_of(mariadb, shop, max_rows=1)
-    job = ask_for(settings, Request(MID, verify=False), "test")
+    job = create_or_resume(settings, RestoreRequest(MID, verify=False), "test")
     assert run_restore(settings, job, Runner("test"), ways=Ordering(job, PAUSE, at)).state == PAUSED
-    assert ask_for(settings, Request(MID, verify=False), "test").id == job.id
+    assert create_or_resume(settings, RestoreRequest(MID, verify=False), "test").id == job.id
     with pytest.raises(JobOverlapError):
-        ask_for(settings, Request(MID, ("bank.cart",)), "test")
+        create_or_resume(settings, RestoreRequest(MID, ("bank.cart",)), "test")
     summary = run_restore(settings, job, Runner("test"), ways=Here())
     assert summary.state == job.entry().state == DONE
     assert differences(SHOP, LABEL, mariadb, INTO) == []
@@ -221,9 +221,9 @@ def test_a_cancelled_restore_leaves_nothing_and_puts_back_what_it_was_to_replace
 ) -> None:
     settings = settings_of(mariadb, shop, max_rows=1)
     execute(mariadb, "CREATE DATABASE bank_restored", "CREATE TABLE bank_restored.cart AS SELECT 77 AS mine")
-    request = Request(MID, replacing=("bank_restored.cart",), verify=False)
+    request = RestoreRequest(MID, replacing=("bank_restored.cart",), verify=False)
     for by_itself in (True, False):
-        job = ask_for(settings, request, "test")
+        job = create_or_resume(settings, request, "test")
         order = CANCEL if by_itself else PAUSE
         run_restore(settings, job, Runner("test"), ways=Ordering(job, order, 2))
         if not by_itself:
@@ -233,7 +233,7 @@ def test_a_cancelled_restore_leaves_nothing_and_puts_back_what_it_was_to_replace
         assert databases(mariadb) == {"bank_restored"}
         assert tables(mariadb) == {"bank_restored.cart"}
         assert execute(mariadb, "SELECT * FROM bank_restored.cart") == [(77,)]
-    assert Holds(Archive.open(settings.archive_url).storage).all() == {}
+    assert Pins(Archive.open(settings.archive_url).storage).all() == {}
 
 
 class Meddling(Here):
@@ -242,7 +242,7 @@ class Meddling(Here):
     def __init__(self, server: MariaDBServer, statement: str) -> None:
         self._server, self._statement = server, statement
 
-    def past(self) -> Run:
+    def past(self) -> PlanExecutor:
         execute(self._server, self._statement)
         return super().past()
 
@@ -260,8 +260,8 @@ def test_a_table_that_is_not_what_it_was_is_named_and_stays_until_the_job_is_giv
 ) -> None:
     settings = settings_of(mariadb, shop)
     execute(mariadb, "CREATE DATABASE IF NOT EXISTS kept")
-    job = ask_for(settings, Request(MID, ("bank.account", "bank.cart")), "test")
-    with pytest.raises(VerifyError, match=r"not what it was: bank\.account has \d+ rows") as caught:
+    job = create_or_resume(settings, RestoreRequest(MID, ("bank.account", "bank.cart")), "test")
+    with pytest.raises(RestoreMismatchError, match=r"not what it was: bank\.account has \d+ rows") as caught:
         run_restore(settings, job, Runner("test"), ways=Meddling(mariadb, statement))
     assert "bank.cart" not in str(caught.value)
     assert job.entry().state == FAILED
@@ -278,7 +278,7 @@ def test_a_damaged_file_of_the_archive_stops_it_with_its_place_and_it_goes_on_on
     path.write_bytes(whole[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:])
     last = RelayLog.open(settings.relay.url).last()
     assert last is not None
-    request = Request(last.hi, verify=False)
+    request = RestoreRequest(last.hi, verify=False)
     with pytest.raises(RelayCorruptError, match=path.name):
         restore(settings, request)
     path.write_bytes(whole)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from etl.copy.dumpling import DumplingFolder
-from etl.restore import Request, RestoreError, ask_for, cancel_restore, plan_restore, run_restore
-from etl.settings import Downstream, Relay, Settings, Upstream
-from relay import SKIP, Decision, RelayCorruptError, RelayLog
-from relay.archive import Archive, Base, base_id
-from relay.jobs import Runner
+from sluice.etl.copy.dumpling import DumplingFolder
+from sluice.etl.restore import RestoreError, RestoreRequest, cancel_restore, create_or_resume, plan_restore, run_restore
+from sluice.etl.settings import Downstream, Relay, Settings, Upstream
+from sluice.relay import SKIP, Override, RelayCorruptError, RelayLog
+from sluice.relay.archive import Archive, ArchiveSnapshot, snapshot_id
+from sluice.relay.jobs import Runner
 from tests.etl.copy.copying import RECORDING, definitions
 from tests.etl.copy.test_base_source import base_of_dump
 from tests.etl.mariadb_fixture import MariaDBServer
@@ -30,7 +30,7 @@ def relay_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     return url
 
 
-def based(url: str) -> Base:
+def based(url: str) -> ArchiveSnapshot:
     dump = DumplingFolder.open(str(RECORDING / "dump-sql"))
     storage = Archive.open(f"{url}/archive").storage
     return base_of_dump(storage, dump, definitions(dump.position).of_users())
@@ -40,7 +40,7 @@ def test_a_base_and_what_was_committed_after_it_is_the_snapshot(mariadb: MariaDB
     settings = settings_of(mariadb, relay_url)
     end = RelayLog.open(relay_url).last()
     assert end is not None
-    summary = restore(settings, Request(end.hi))
+    summary = restore(settings, RestoreRequest(end.hi))
     assert summary.base_rows > 7_900 and summary.changes > 0
     assert (summary.verified.tables, summary.verified.note) == (summary.tables, "")
     assert differences(RECORDING, "z_end", mariadb, INTO) == []
@@ -49,8 +49,8 @@ def test_a_base_and_what_was_committed_after_it_is_the_snapshot(mariadb: MariaDB
 def test_the_moment_of_a_base_is_the_base(mariadb: MariaDBServer, relay_url: str) -> None:
     settings = settings_of(mariadb, relay_url)
     position = DumplingFolder.open(str(RECORDING / "dump-sql")).position
-    assert plan_restore(settings, Request(position)).cost.changes == 0
-    restore(settings, Request(position))
+    assert plan_restore(settings, RestoreRequest(position)).cost.changes == 0
+    restore(settings, RestoreRequest(position))
     assert differences(RECORDING, "dump_sql", mariadb, INTO) == []
 
 
@@ -58,9 +58,9 @@ def test_of_one_table_only_its_rows_are_loaded(mariadb: MariaDBServer, relay_url
     settings = settings_of(mariadb, relay_url)
     end = RelayLog.open(relay_url).last()
     assert end is not None
-    whole, one = (plan_restore(settings, Request(end.hi, globs)).cost for globs in ((), ("bank.child",)))
+    whole, one = (plan_restore(settings, RestoreRequest(end.hi, globs)).cost for globs in ((), ("bank.child",)))
     assert 0 < one.base_rows < whole.base_rows and one.changes < whole.changes and one.seconds < whole.seconds
-    assert restore(settings, Request(end.hi, ("bank.child",))).tables == 1
+    assert restore(settings, RestoreRequest(end.hi, ("bank.child",))).tables == 1
 
 
 def test_a_table_that_the_youngest_base_lacks_is_restored_from_an_older_one(
@@ -71,19 +71,22 @@ def test_a_table_that_the_youngest_base_lacks_is_restored_from_an_older_one(
     (whole,) = bases.all()
     moment = whole.ts + 1
     partial = replace(
-        whole, id=base_id(moment, "b"), ts=moment, tables=tuple(t for t in whole.tables if t.full_name != "bank.child")
+        whole,
+        id=snapshot_id(moment, "b"),
+        ts=moment,
+        tables=tuple(t for t in whole.tables if t.full_name != "bank.child"),
     )
     bases.publish(partial)
     try:
-        assert plan_restore(settings, Request(moment + 1, ("bank.account",))).base == partial.id
-        plan = plan_restore(settings, Request(moment + 1, ("bank.child",)))
+        assert plan_restore(settings, RestoreRequest(moment + 1, ("bank.account",))).base == partial.id
+        plan = plan_restore(settings, RestoreRequest(moment + 1, ("bank.child",)))
         assert (plan.base, plan.problems) == (whole.id, ())
     finally:
         bases.forget(partial.id)
 
 
 @pytest.fixture(scope="module")
-def renamed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Base]:
+def renamed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ArchiveSnapshot]:
     """The recording `ddl` landed and archived, with a base in the middle. Then shop.g2 is renamed and dropped."""
     url = archive_of("ddl", tmp_path_factory.mktemp("ddl"))
     snapshots = json.loads((RECORDINGS / "ddl/snapshots.json").read_text())
@@ -92,10 +95,10 @@ def renamed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Base]:
 
 
 def test_of_a_table_that_is_gone_by_the_moment_nothing_is_loaded_and_its_ddl_alone_applied(
-    mariadb: MariaDBServer, renamed: tuple[str, Base]
+    mariadb: MariaDBServer, renamed: tuple[str, ArchiveSnapshot]
 ) -> None:
     url, base = renamed
-    settings, request = settings_of(mariadb, url), Request(_end(url))
+    settings, request = settings_of(mariadb, url), RestoreRequest(_end(url))
     table = base.table("shop", "g2")
     assert table is not None and table.rows == 6
     plan = plan_restore(settings, request)
@@ -108,13 +111,13 @@ def test_of_a_table_that_is_gone_by_the_moment_nothing_is_loaded_and_its_ddl_alo
 
 
 def test_a_decision_about_ddl_for_which_rows_were_left_out_stops_a_restore_that_was_planned_without_it(
-    mariadb: MariaDBServer, renamed: tuple[str, Base]
+    mariadb: MariaDBServer, renamed: tuple[str, ArchiveSnapshot]
 ) -> None:
     url, _ = renamed
-    settings, request = settings_of(mariadb, url), Request(_end(url))
-    job = ask_for(settings, request, "test")
+    settings, request = settings_of(mariadb, url), RestoreRequest(_end(url))
+    job = create_or_resume(settings, request, "test")
     ddl = int(plan_restore(settings, request).ddls[0].split(" ", 1)[0])
-    settings.open_relay().decisions.add(Decision(ddl, SKIP))
+    settings.open_relay().decisions.add(Override(ddl, SKIP))
     try:
         with pytest.raises(RestoreError, match=f"decided about the DDL at .{ddl}. after this restore was planned"):
             run_restore(settings, job, Runner("test"), ways=Here())
@@ -140,7 +143,7 @@ def test_a_damaged_file_of_a_base_stops_it_with_its_place(mariadb: MariaDBServer
     path.write_bytes(whole[:-200] + bytes([whole[-200] ^ 1]) + whole[-199:])
     settings = settings_of(mariadb, url)
     with pytest.raises(RelayCorruptError, match=path.name):
-        restore(settings, Request(base.ts, verify=False))
+        restore(settings, RestoreRequest(base.ts, verify=False))
     path.write_bytes(whole)
-    restore(settings, Request(base.ts, verify=False))
+    restore(settings, RestoreRequest(base.ts, verify=False))
     assert differences(RECORDING, "dump_sql", mariadb, INTO) == []

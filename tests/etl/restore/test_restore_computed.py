@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from etl.asof import here, tables_as_of
-from etl.base.downstream_reader import DownstreamSnapshot
-from etl.base.from_downstream import read_stripes, stripes_of
-from etl.base.hindrances import downstream_tables
-from etl.copy import base_files
-from etl.copy.definitions import Definitions
-from etl.restore import FilesRequest, Request, plan_restore
-from etl.retain import archive_status, had_at
-from etl.settings import Settings
-from relay import RelayLog
-from relay.archive import Archive
+from sluice.etl.copy import snapshot_files as base_files
+from sluice.etl.copy.definitions import SourceSchema
+from sluice.etl.history.as_of import run_locally, tables_as_of
+from sluice.etl.history.retain import archive_status, tables_restorable_at
+from sluice.etl.history.snapshots.consistent_reader import ConsistentReader
+from sluice.etl.history.snapshots.from_downstream import plan_ranges, write_ranges
+from sluice.etl.history.snapshots.preflight import downstream_tables
+from sluice.etl.restore import FilesRequest, RestoreRequest, plan_restore
+from sluice.etl.settings import Settings
+from sluice.relay import RelayLog
+from sluice.relay.archive import Archive
+from sluice.tidb import tso
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.restore.restoring import archived, base_at, restore, restore_files, settings_of
 from tests.etl.story import Story, column, table
-from upstream import tso
 
 BORN = [(n, n, datetime.datetime(2020, 1, 1, 20), datetime.date(2020, 1, 2)) for n in range(4)]
 
@@ -70,12 +70,12 @@ def test_a_restore_from_a_base_has_the_values_that_tidb_computed(
     settings, middle = story
     base = base_at(settings, middle)
     assert base.tables[0].files[0].computed == ("d",)
-    plan = plan_restore(settings, Request(end(settings)))
+    plan = plan_restore(settings, RestoreRequest(end(settings)))
     assert (plan.base, plan.problems) == (base.id, ())
-    restore(settings, Request(end(settings)))
+    restore(settings, RestoreRequest(end(settings)))
     assert rows(mariadb) == EXPECTED
     (range_,) = archive_status(settings).tables
-    assert range_.name == "d.t" and had_at(settings, base, end(settings))
+    assert range_.name == "d.t" and tables_restorable_at(settings, base, end(settings))
     (done,) = restore_files(settings, FilesRequest(end(settings), (), tmp_path / "files", "csv")).tables
     assert done.left_out == ()
     assert '2020-01-01 20:00:00","2020-01-02"' in (tmp_path / "files/d.t.csv").read_text()
@@ -84,12 +84,12 @@ def test_a_restore_from_a_base_has_the_values_that_tidb_computed(
 def test_a_base_of_the_downstream_holds_them_too(story: tuple[Settings, int], mariadb: MariaDBServer) -> None:
     settings, _ = story
     storage = Archive.open(settings.archive_url).storage
-    past = tables_as_of(settings, end(settings), ["d.t"], run=here)
-    known = Definitions(end(settings), 1, (), tuple(one.table for one in past.tables.values()))
-    with DownstreamSnapshot.open(settings.downstream, 7, 1) as snapshot:
+    past = tables_as_of(settings, end(settings), ["d.t"], run=run_locally)
+    known = SourceSchema(end(settings), 1, (), tuple(one.table for one in past.tables.values()))
+    with ConsistentReader.open(settings.downstream, 7, 1) as snapshot:
         places, problems = downstream_tables(settings, known, snapshot.session(0))
         assert problems == []
-        ((_, (file,)),) = read_stripes(snapshot, stripes_of(snapshot, places), storage, "bases/x", lambda: True)
+        ((_, (file,)),) = write_ranges(snapshot, plan_ranges(snapshot, places), storage, "bases/x", lambda: True)
     assert (file.rows, file.computed) == (4, ("d",))
     (batch,) = base_files.read_file(storage, file, known.tables[0])
     assert batch.column("d").to_pylist() == ["2020-01-02"] * 4
@@ -104,7 +104,7 @@ def without_computed(monkeypatch: pytest.MonkeyPatch, settings: Settings, ts: in
         return write(storage, folder, of, (batch.select(names) for batch in batches))
 
     with monkeypatch.context() as patched:
-        patched.setattr("etl.asof.finishing.write_files", older)
+        patched.setattr("sluice.etl.history.as_of.aggregations.write_files", older)
         return base_at(settings, ts).id
 
 
@@ -113,12 +113,12 @@ def test_of_a_base_without_them_the_way_is_another_one_and_the_promise_is_that_o
 ) -> None:
     settings, middle = story
     older = without_computed(monkeypatch, settings, middle)
-    plan = plan_restore(settings, Request(end(settings)))
+    plan = plan_restore(settings, RestoreRequest(end(settings)))
     assert (plan.base, plan.problems) == ("", ())
-    restore(settings, Request(end(settings)))
+    restore(settings, RestoreRequest(end(settings)))
     assert rows(mariadb) == EXPECTED
     base = Archive.open(settings.archive_url).bases.get(older)
-    assert had_at(settings, base, end(settings)) == {}
+    assert tables_restorable_at(settings, base, end(settings)) == {}
     (range_,) = archive_status(settings).tables
     assert (range_.base, tso.text(range_.from_ts)) != (older, tso.text(middle))
     (done,) = restore_files(settings, FilesRequest(end(settings), (), tmp_path / "files", "csv")).tables
@@ -136,7 +136,7 @@ def test_where_nothing_tells_them_a_restore_is_refused_and_not_promised(
     archive.remove(middle)
     for one in Archive.open(settings.archive_url).bases.all():
         assert one.id == older
-    plan = plan_restore(settings, Request(end(settings)))
+    plan = plan_restore(settings, RestoreRequest(end(settings)))
     assert any("d.t: d would be" in problem for problem in plan.problems)
     assert archive_status(settings).tables == ()
     (done,) = restore_files(settings, FilesRequest(end(settings), (), tmp_path / "files", "csv")).tables

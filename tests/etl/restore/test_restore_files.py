@@ -10,12 +10,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from etl.asof import here
-from etl.asof.finishing import Finish, Result
-from etl.asof.plan import Plan
-from etl.restore import FilesRequest, RestoreError, VerifyError, into_files, tasks
-from etl.settings import Downstream, Relay, Settings, Upstream
-from etl.settings.sections import Restore
+from sluice.etl.history.as_of import run_locally
+from sluice.etl.history.as_of.aggregations import AggregateResult, Aggregation
+from sluice.etl.history.as_of.plan import TimeTravelPlan
+from sluice.etl.restore import FilesRequest, RestoreError, RestoreMismatchError, into_files
+from sluice.etl.settings import Downstream, Relay, Settings, Upstream
+from sluice.etl.settings.sections import Restore
+from sluice.etl.tasks import restore as tasks
 from tests.etl.relay_from_recording import RECORDINGS
 from tests.etl.restore.restoring import archive_of, restore_files
 
@@ -41,17 +42,17 @@ class Killed:
     def __init__(self, portions: int) -> None:
         self.left = 2 * portions
 
-    def __call__(self, plan: Plan, finish: Finish) -> Iterator[Result]:
+    def __call__(self, plan: TimeTravelPlan, finish: Aggregation) -> Iterator[AggregateResult]:
         self.left -= 1
         if self.left < 0:
             raise KeyboardInterrupt
-        yield from here(plan, finish)
+        yield from run_locally(plan, finish)
 
 
 def test_all_tables_are_restored_and_a_run_that_was_killed_is_gone_on_with(
     shop: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(into_files, "_AT_A_TIME", 2)
+    monkeypatch.setattr(into_files, "_TABLES_PER_QUERY", 2)
     request = FilesRequest(MID, (), tmp_path / "files")
     with pytest.raises(KeyboardInterrupt):
         restore_files(shop, request, run=Killed(1))
@@ -83,12 +84,12 @@ def test_airflows_task_plans_without_a_trace_and_makes_the_files_when_it_is_told
     assert "table    bank.cart" in planned["plan"] and planned["job"] is None
     assert not folder.exists()
     job = tasks.begin(shop, said | {"plan_only": False}, "a test")["job"]
-    made = tasks.work(shop, job, "a test", compute=here)
+    made = tasks.work(shop, job, "a test", compute=run_locally)
     assert made | {"seconds": 0} == {
         "until": MID, "folder": str(folder), "tables": 1, "rows": recorded_rows("bank.cart"), "made": 1, "seconds": 0
     }  # fmt: skip
     again = tasks.begin(shop, said | {"plan_only": False}, "a test")["job"]
-    assert tasks.work(shop, again, "a test", compute=here)["made"] == 0, "triggered again it finds them"
+    assert tasks.work(shop, again, "a test", compute=run_locally)["made"] == 0, "triggered again it finds them"
     with pytest.raises(RestoreError, match="holds another restore"):
         tasks.begin(shop, said | {"tables": ["bank.ledger"]}, "a test")
     with pytest.raises(RestoreError, match="no table had such a name"):
@@ -117,14 +118,14 @@ def test_a_folder_with_something_else_in_it_is_left_alone_unless_that_is_said(sh
 
 
 def test_rows_that_are_not_what_is_computed_once_more_are_an_error(shop: Settings, tmp_path: Path) -> None:
-    calls: list[Finish] = []
+    calls: list[Aggregation] = []
 
-    def forgetful(plan: Plan, finish: Finish) -> Iterator[Result]:
+    def forgetful(plan: TimeTravelPlan, finish: Aggregation) -> Iterator[AggregateResult]:
         calls.append(finish)
-        found: Sequence[Result] = list(here(plan, finish))
+        found: Sequence[AggregateResult] = list(run_locally(plan, finish))
         yield from found[:-1] if len(calls) == 1 else found
 
     request = FilesRequest(MID, ("bank.cart",), tmp_path / "files")
-    with pytest.raises(VerifyError, match=r"bank\.cart: .* were written"):
+    with pytest.raises(RestoreMismatchError, match=r"bank\.cart: .* were written"):
         restore_files(shop, request, run=forgetful)
     assert not json.loads((request.folder / "manifest.json").read_text())["tables"]

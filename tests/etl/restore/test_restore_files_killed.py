@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from errors import ours
-from etl.asof import here
-from etl.restore import ask_for_files, cancel_files, files_folder, into_files, run_files
-from relay.archive import Archive, Holds
-from relay.jobs import CANCEL, CANCELLED, DONE, FAILED, Job, Runner
+from sluice.errors import ours
+from sluice.etl.history.as_of import run_locally
+from sluice.etl.restore import cancel_files, create_or_resume_files, files_folder, into_files, run_files
+from sluice.relay.archive import Archive, Pins
+from sluice.relay.jobs import CANCEL, CANCELLED, DONE, FAILED, Job, Runner
 from tests.etl.restore import killed_restore_files
 from tests.etl.restore.killed_restore_files import TABLES, TABLES_AT_A_TIME, request_for, settings_of, write
 from tests.etl.restore.restoring import archive_of, restore_files
@@ -31,7 +31,7 @@ def undisturbed(url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     """The files of a restore that nothing meets, by name."""
     folder = tmp_path_factory.mktemp("undisturbed") / "files"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(into_files, "_AT_A_TIME", TABLES_AT_A_TIME)
+        patch.setattr(into_files, "_TABLES_PER_QUERY", TABLES_AT_A_TIME)
         restore_files(settings_of(url), request_for(str(folder)))
     return files_of(folder)
 
@@ -44,8 +44,8 @@ def shop() -> Iterator[Workshop]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relay.jobs.jobs.DEAD_AFTER_S", 0.1)
-    monkeypatch.setattr(into_files, "_AT_A_TIME", TABLES_AT_A_TIME)
+    monkeypatch.setattr("sluice.relay.jobs.jobs.DEAD_AFTER_S", 0.1)
+    monkeypatch.setattr(into_files, "_TABLES_PER_QUERY", TABLES_AT_A_TIME)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -53,12 +53,12 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def asked(url: str, folder: Path) -> Job:
-    return ask_for_files(settings_of(url), request_for(str(folder)), "test")
+    return create_or_resume_files(settings_of(url), request_for(str(folder)), "test")
 
 
 def is_held(url: str, job: Job) -> bool:
     """Whether what it reads stays in the archive."""
-    return any(hold.job == job.id for hold in Holds(Archive.open(settings_of(url).archive_url).storage).all().values())
+    return any(hold.job == job.id for hold in Pins(Archive.open(settings_of(url).archive_url).storage).all().values())
 
 
 def begun(shop: Workshop, url: str, job: Job, folder: Path, stop: int | str, how: str) -> Worker:
@@ -98,7 +98,7 @@ def test_another_process_goes_on_where_one_was_killed_and_nothing_was_served_by_
     begun(shop, url, job, folder, round(steps * point), "SIGKILL")
     assert job.entry().state == "running", "it was killed"
     assert served_by_half(folder / "files", undisturbed) == []
-    run_files(settings_of(url), job, Runner("the next"), compute=here)
+    run_files(settings_of(url), job, Runner("the next"), compute=run_locally)
     assert files_of(folder / "files") == undisturbed
     assert job.entry().state == DONE and not is_held(url, job)
 
@@ -112,7 +112,7 @@ def test_one_that_stood_still_wakes_up_and_changes_nothing_any_more(
     first = begun(shop, url, job, folder, step, "SIGSTOP")
     try:
         assert first.is_alive()
-        run_files(settings_of(url), job, Runner("the next"), compute=here)
+        run_files(settings_of(url), job, Runner("the next"), compute=run_locally)
         assert files_of(folder / "files") == undisturbed
         first.wake()
         assert "LeaseLostError: the job" in first.ended()
@@ -124,17 +124,17 @@ def test_one_that_stood_still_wakes_up_and_changes_nothing_any_more(
 def test_one_that_stands_still_while_it_writes_the_manifest_is_named_and_ended_the_restore_goes_on(
     shop: Workshop, url: str, undisturbed: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files_folder, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(files_folder, "_LOCK_TIMEOUT_S", 0.1)
     folder = tmp_path / "here"
     job = asked(url, folder / "files")
     first = begun(shop, url, job, folder, "replace manifest.json 1", "SIGSTOP")
     try:
-        with pytest.raises(files_folder.FolderHeldError, match=r"process \d+ on .* stands still") as told:
-            run_files(settings_of(url), job, Runner("the next"), compute=here)
+        with pytest.raises(files_folder.FolderLockedError, match=r"process \d+ on .* stands still") as told:
+            run_files(settings_of(url), job, Runner("the next"), compute=run_locally)
         assert told.value.transient and job.entry().state == FAILED
     finally:
         first.kill()
-    run_files(settings_of(url), job, Runner("the next"), compute=here)
+    run_files(settings_of(url), job, Runner("the next"), compute=run_locally)
     assert files_of(folder / "files") == undisturbed
 
 
@@ -160,7 +160,7 @@ def test_an_order_to_cancel_is_obeyed_while_it_runs(url: str, tmp_path: Path) ->
         calls.append(1)
         if len(calls) == 3:
             job.order(CANCEL, "ann")
-        yield from here(plan, finish)
+        yield from run_locally(plan, finish)
 
     # An order is heard within a moment; where that comes too late the job is done.
     summary = run_files(settings_of(url), job, Runner("test"), compute=ordering)
@@ -177,11 +177,11 @@ def test_on_a_full_disk_the_file_is_named_and_once_there_is_room_it_goes_on(
         ballast.write_bytes(bytes(needed // 2 + (128 << 10)))
         job = asked(url, disk / "files")
         with pytest.raises(OSError, match=r"No space left on device: '.*/files/.*\.partial'") as full:
-            run_files(settings_of(url), job, Runner("test"), compute=here)
+            run_files(settings_of(url), job, Runner("test"), compute=run_locally)
         assert "make room" in ours(full.value).way_out and ours(full.value).transient
         assert job.entry().state == FAILED and "make room" in job.entry().way_out
         assert served_by_half(disk / "files", undisturbed) == []
         assert not list((disk / "files").glob("*.partial"))
         ballast.unlink()
-        assert run_files(settings_of(url), job, Runner("test"), compute=here).state == DONE
+        assert run_files(settings_of(url), job, Runner("test"), compute=run_locally).state == DONE
         assert files_of(disk / "files") == undisturbed

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from etl.restore import ask_for, cancel_restore
-from relay import RelayLog
-from relay.jobs import DONE, OVER, Jobs, Runner
+from sluice.etl.restore import cancel_restore, create_or_resume
+from sluice.relay import RelayLog
+from sluice.relay.jobs import DONE, FINAL_STATES, Jobs, Runner
 from tests.etl.copy.copying import RECORDING
 from tests.etl.copy.killed_copy import Forks, forking
 from tests.etl.mariadb_fixture import MariaDBServer
@@ -40,7 +40,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relay.jobs.jobs.DEAD_AFTER_S", 0.5)
+    monkeypatch.setattr("sluice.relay.jobs.jobs.DEAD_AFTER_S", 0.5)
 
 
 def begun(server: MariaDBServer, original: Path, folder: Path) -> str:
@@ -70,7 +70,7 @@ def steps(mariadb_server: MariaDBServer, original: Path, tmp_path_factory: pytes
 def go_on(server: MariaDBServer, url: str) -> None:
     """Unless it is done already."""
     states = [job.entry().state for job in Jobs(RelayLog.open(url).storage).list()]
-    if not states or any(state not in OVER for state in states):
+    if not states or any(state not in FINAL_STATES for state in states):
         restore(settings_of(server, url), request(url))
 
 
@@ -105,8 +105,8 @@ def test_what_was_killed_is_given_up_without_a_trace_and_what_it_was_to_replace_
     forks.run(mariadb.port, tmp_path, url, max(1, round(steps * point)))
     settings = settings_of(mariadb, url)
     for job in Jobs(RelayLog.open(url).storage).list():
-        if job.entry().state not in OVER:
+        if job.entry().state not in FINAL_STATES:
             assert cancel_restore(settings, job, Runner("test")).left == ()
     assert databases(mariadb) == {"bank_restored"} and tables(mariadb) == {"bank_restored.child"}
     assert execute(mariadb, "SELECT * FROM bank_restored.child") == [(77,)]
-    assert ask_for(settings, request(url), "test").entry().state not in OVER
+    assert create_or_resume(settings, request(url), "test").entry().state not in FINAL_STATES

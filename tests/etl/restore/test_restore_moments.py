@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from embedded.cluster.sql.versions import Versions
-from embedded.recording import Recording
-from etl.base.downstream_rows import DownstreamTable, read_page
-from etl.downstream import connected
-from etl.restore import Request, request_of
-from relay import RelayLog
+from sluice.devstack.recording import Recording
+from sluice.devstack.tidb.sql.versions import Versions
+from sluice.etl.downstream import open_session
+from sluice.etl.history.snapshots.downstream_rows import DownstreamTable, read_page
+from sluice.etl.restore import RestoreRequest, restore_request_from_form
+from sluice.relay import RelayLog
+from sluice.tidb.schema import Table
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS
 from tests.etl.restore.restoring import archive_of, restore, settings_of
-from upstream.schema import Table
 
 SHOP = RECORDINGS / "shop"
 SEED, MOMENTS = 5, 1
@@ -48,7 +48,7 @@ def check(server: MariaDBServer, url: str, versions: Versions, said: str, ts: in
     """Tables that aren't as in the model."""
     server.empty()
     settings = settings_of(server, url)
-    request: Request = request_of({"until": said, "verify": False})
+    request: RestoreRequest = restore_request_from_form({"until": said, "verify": False})
     assert request.until == ts
     restore(settings, request)
     tables = [table for table in versions.catalog(ts).tables.values() if table.schema_name == "bank"]
@@ -57,7 +57,7 @@ def check(server: MariaDBServer, url: str, versions: Versions, said: str, ts: in
 
 def restored(server: MariaDBServer, table: Table) -> list[tuple[object, ...]]:
     place = DownstreamTable(table, f"{table.schema_name}_restored", table.name)
-    with connected(server.downstream) as session:
+    with open_session(server.downstream) as session:
         rows = [row for batch, _ in read_page(session, place, "TRUE") for row in batch.to_pylist()]
     return sorted((tuple(map(plain, row.values())) for row in rows), key=repr)
 

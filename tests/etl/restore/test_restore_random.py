@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from etl.restore import FilesRequest, Request
+from sluice.etl.restore import FilesRequest, RestoreRequest
+from sluice.tidb.table_name import exactly, full_name
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import land
 from tests.etl.restore.restoring import archived, base_at, restore, restore_files, settings_of
@@ -17,7 +18,6 @@ from tests.judge.invent import History
 from tests.judge.invented_tidb import Name, State
 from tests.judge.verdict import compare
 from tests.object_store.s3_server import S3Server
-from upstream.table_name import exactly, full_name
 
 _IN_RESTORES = [each for each in FEATURES if each not in {"routes", "merged"}]
 """A restore has names of its own."""
@@ -49,7 +49,7 @@ def check(seed: int, server: MariaDBServer, folder: Path) -> list[str]:
         for chosen in filter(None, [names, rng.sample(names, min(len(names), rng.choice((1, 2))))]):
             wanted = {name: state[name] for name in chosen}
             server.empty()
-            restore(settings, Request(ts, tuple(map(asked, chosen))))
+            restore(settings, RestoreRequest(ts, tuple(map(asked, chosen))))
             found += [f"seed {seed}, {ts}, {chosen}: {one}" for one in compare(renamed(wanted), server)]
     return found
 
@@ -67,7 +67,7 @@ def test_from_an_object_store_it_is_restored_the_same_with_a_base_and_as_files(
     ts, state = upstream.states[-1]
     names = sorted(state)
     mariadb.empty()
-    assert restore(settings, Request(ts, tuple(map(asked, names)))).verified.tables == len(names)
+    assert restore(settings, RestoreRequest(ts, tuple(map(asked, names)))).verified.tables == len(names)
     assert compare(renamed({name: state[name] for name in names}), mariadb) == []
     files = restore_files(settings, FilesRequest(ts, tuple(map(asked, names)), tmp_path / "files"))
     assert {table.name: table.rows for table in files.tables} == {

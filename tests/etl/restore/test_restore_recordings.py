@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from etl.restore import Request
-from relay import RelayLog
+from sluice.etl.restore import RestoreRequest
+from sluice.relay import RelayLog
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS
 from tests.etl.restore.restoring import INTO, archive_of, restore, settings_of
@@ -28,6 +28,6 @@ def test_a_recording_restored_to_each_label_is_its_snapshot(
     for snapshot in snapshots:
         mariadb.empty()
         is_last = snapshot is snapshots[-1]
-        summary = restore(settings, Request(min(snapshot["ts"], end), verify=is_last))
+        summary = restore(settings, RestoreRequest(min(snapshot["ts"], end), verify=is_last))
         assert not is_last or (summary.verified.tables, summary.verified.note) == (summary.tables, "")
         assert differences(RECORDINGS / recording, snapshot["label"], mariadb, INTO) == []

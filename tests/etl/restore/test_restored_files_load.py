@@ -9,11 +9,11 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from etl.restore import FilesRequest
+from sluice.etl.restore import FilesRequest
+from sluice.tidb.column_types import FLAG_AUTO_INCREMENT
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.restore.restoring import archived, restore_files, settings_of
 from tests.etl.story import Story, column, table
-from upstream.column_types import FLAG_AUTO_INCREMENT
 
 _DOCUMENT = Path(__file__).parents[3] / "docs" / "how-to" / "restore-tables.md"
 _LONG = b"it's\\\r\n\0\x1a\"," * 300_000
@@ -44,7 +44,7 @@ def story(mariadb: MariaDBServer, tmp_path: Path) -> Story:
 
 
 def files_of(story: Story, folder: Path, kind: str) -> None:
-    from relay import RelayLog
+    from sluice.relay import RelayLog
 
     archived(RelayLog.open(story.url))
     restore_files(settings_of(story.server, story.url), FilesRequest(story._ts, (), folder, kind))

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.config import sluice_toml
-from etl.settings import SettingsError, load_settings, read_drainer
-from etl.settings.drainer_toml import DrainerSettingsError
+from sluice.cli.config import sluice_toml
+from sluice.etl.settings import SettingsError, load_settings, read_drainer
+from sluice.etl.settings.drainer_toml import DrainerSettingsError
 
 DRAINER = """
 addr = "10.0.0.1:8249"
@@ -95,7 +95,11 @@ def test_the_printed_settings_are_the_same_and_hold_no_password(tmp_path: Path) 
         pointing.apply,
     )
     run = subprocess.run(
-        [sys.executable, "-m", "cli", "config", str(path)], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-m", "sluice.cli", "config", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     assert "[upstream]" in run.stdout
     assert "hunter2" not in run.stdout + run.stderr

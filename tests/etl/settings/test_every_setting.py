@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from etl.settings import drainer_toml
-from pump_service.config import Config, flags
-from pump_service.config import file as pump_file
-from pump_service.store.options import MAX_QUEUED
+from sluice.etl.settings import drainer_toml
+from sluice.pump_service.config import Config, flags
+from sluice.pump_service.config import file as pump_file
+from sluice.pump_service.store.options import MAX_QUEUED
 
 PAGE = (Path(__file__).parents[3] / "docs/reference/from-tidb-binlog.md").read_text(encoding="utf-8")
 UNITS = {"s": 1, "days": 86_400, "GiB": 1 << 30}

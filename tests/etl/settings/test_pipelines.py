@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from etl.settings import SettingsError, load_settings
-from etl.settings.pipelines import check_pipelines, pipelines
+from sluice.etl.settings import SettingsError, load_settings
+from sluice.etl.settings.pipelines import check_pipelines, pipelines
 
 ONE = '[upstream]\npd-urls = "http://127.0.0.1:2379"\n[relay]\nurl = "file:///relay"\n[downstream]\nhost = "{host}"\n'
 

@@ -1,6 +1,6 @@
 import pytest
 
-from etl.settings import SettingsError, load_settings, parse_settings
+from sluice.etl.settings import SettingsError, load_settings, parse_settings
 
 MINIMAL = {
     "upstream": {"pd-urls": "http://127.0.0.1:2379"},

@@ -6,8 +6,8 @@ import tomllib
 
 import pytest
 
-from etl.settings import Settings, SettingsError, parse_settings
-from etl.sinks import sink_shape
+from sluice.etl.downstream.sinks import write_plan_of_sink
+from sluice.etl.settings import Settings, SettingsError, parse_settings
 
 BASE = '[upstream]\npd-urls = "http://pd:2379"\n[relay]\nurl = "file:///relay"\n'
 
@@ -24,7 +24,7 @@ def test_a_folder_is_all_that_files_need() -> None:
         settings.file.compression,
         settings.file.retention_days,
     ) == ("/data", 512 * 2**20, "", 0)
-    assert (settings.time_zone, sink_shape(settings.target, settings.apply.mode)) == ("UTC", "file_binlog")
+    assert (settings.time_zone, write_plan_of_sink(settings.target, settings.apply.mode)) == ("UTC", "file_binlog")
 
 
 def test_kafka_takes_the_clients_own_options() -> None:
@@ -39,11 +39,11 @@ def test_kafka_takes_the_clients_own_options() -> None:
         "enable.ssl.certificate.verification": True,
     }
     assert settings.kafka.client_env == {"sasl.password": "KAFKA_PASSWORD"}
-    assert (settings.time_zone, sink_shape(settings.target, settings.apply.mode)) == ("+08:00", "kafka_binlog")
+    assert (settings.time_zone, write_plan_of_sink(settings.target, settings.apply.mode)) == ("+08:00", "kafka_binlog")
 
 
 def test_a_database_needs_a_host_and_no_folder() -> None:
-    assert sink_shape(parsed('[downstream]\nhost = "db"\n').target, "atomic") == "net"
+    assert write_plan_of_sink(parsed('[downstream]\nhost = "db"\n').target, "atomic") == "net"
 
 
 FILE = '[downstream]\ntype = "file"\n[file]\n'

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from etl.settings import SettingsError, Spark, load_settings, parse_settings
+from sluice.etl.settings import SettingsError, Spark, load_settings, parse_settings
 
 _REST = {"upstream": {"pd-urls": "http://pd"}, "relay": {"url": "s3://bucket/relay"}, "downstream": {"host": "db"}}
 

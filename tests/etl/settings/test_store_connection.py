@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 
-from etl.settings import SettingsError, parse_settings
-from etl.settings import store_connection as module
-from etl.settings.store_connection import credentials_of
-from etl.spark.stores import for_workers
-from relay import RelayLog
-from relay.storage import credentials
+from sluice.etl.settings import SettingsError, parse_settings
+from sluice.etl.settings import store_connection as module
+from sluice.etl.settings.store_connection import credentials_of
+from sluice.etl.spark.store_credentials import with_credentials
+from sluice.relay import RelayLog
+from sluice.relay.storage import credentials
 from tests.object_store.s3_server import CREDENTIALS, S3Server
 
 SECRET = CREDENTIALS["AWS_SECRET_ACCESS_KEY"]
@@ -34,7 +34,7 @@ class Connection:
 @pytest.fixture(autouse=True)
 def nobody_knows_any(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(credentials, "_providers", {})
-    monkeypatch.setattr(credentials, "_known", {})
+    monkeypatch.setattr(credentials, "_cached", {})
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,9 @@ def test_settings_name_the_connection_and_the_store_is_opened_with_it(url: str, 
     relay = RelayLog.open(settings.relay.url)
     relay.claim("land").check()
     assert s3_server.proxy.keys_seen
-    assert SECRET not in repr(settings) + repr(vars(relay)) + repr(vars(relay.storage)) + repr(credentials.known())
+    assert SECRET not in repr(settings) + repr(vars(relay)) + repr(vars(relay.storage)) + repr(
+        credentials.known_credentials()
+    )
 
 
 def _opened(batches: Iterator[str]) -> Iterator[str | None]:
@@ -123,15 +125,15 @@ def _opened(batches: Iterator[str]) -> Iterator[str | None]:
 def test_spark_s_workers_get_them_inside_of_the_function_and_not_as_plain_text(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert for_workers(_opened) is _opened  # nobody gave any
+    assert with_credentials(_opened) is _opened  # nobody gave any
     parse_settings(
         {"upstream": {"pd-urls": "-"}, "relay": {"url": url, "connection": "store"}, "downstream": {"host": "d"}}
     )
     RelayLog.open(url).claim("land")
-    sent = cloudpickle.dumps(for_workers(_opened))
-    assert SECRET.encode() not in sent and b"AKIA" not in sent and SECRET not in repr(for_workers(_opened))
+    sent = cloudpickle.dumps(with_credentials(_opened))
+    assert SECRET.encode() not in sent and b"AKIA" not in sent and SECRET not in repr(with_credentials(_opened))
     monkeypatch.setattr(credentials, "_providers", {})
-    monkeypatch.setattr(credentials, "_known", {})
+    monkeypatch.setattr(credentials, "_cached", {})
     there = pickle.loads(sent)
     assert list(there(iter([url]))) == [""]
 

@@ -16,17 +16,17 @@ from pathlib import Path
 
 import pytest
 
-from embedded.compare import Report, compare
-from embedded.control import ClusterControl
-from embedded.recording import Recording
-from embedded.stack import Stack
-from etl.apply import BatchReport, run_apply
-from etl.ddl import DdlError
-from etl.landing import LandedWindow, run_land
-from etl.rules import Filter, NameRule
-from etl.settings import Apply, Settings, Upstream
-from etl.settings import Window as Limits
-from tests.embedded.cluster_harness import wait_for
+from sluice.devstack.compare import ComparisonReport, compare
+from sluice.devstack.control import ClusterControl
+from sluice.devstack.recording import Recording
+from sluice.devstack.stack import Stack
+from sluice.etl.apply import BatchReport, run_apply
+from sluice.etl.changes.rules import Filter, NameRule
+from sluice.etl.downstream.ddl import DdlError
+from sluice.etl.landing import LandedWindow, run_land
+from sluice.etl.settings import Apply, Settings, Upstream
+from sluice.etl.settings import Window as Limits
+from tests.devstack.cluster_harness import wait_for
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS
 from tests.etl.spark.standalone import ROOT, ClusterApart, settings_of
@@ -101,7 +101,7 @@ def apply_what_can_be(settings: Settings, until_ts: int, on_batch: Callable[[Bat
             refused.add(named[1])
 
 
-def compared(recording: Recording, mariadb: MariaDBServer) -> Report:
+def compared(recording: Recording, mariadb: MariaDBServer) -> ComparisonReport:
     last = recording.labels[-1]
     with contextlib.closing(mariadb.connect()) as connection:
         return compare(recording.directory / "snapshots" / last.name, connection)

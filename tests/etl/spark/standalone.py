@@ -11,9 +11,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from embedded.launch.standalone import StandaloneCluster
-from etl.settings import Relay, Settings, Spark, Upstream
-from etl.spark.package import PACKAGES
+from sluice.devstack.launch.standalone import StandaloneCluster
+from sluice.etl.settings import Relay, Settings, Spark, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -34,7 +33,7 @@ class ClusterApart(StandaloneCluster):
 
     def __init__(self, home: Path, hidden: Sequence[Path], environment: Mapping[str, str]) -> None:
         super().__init__(home, environment)
-        self._hidden = [*hidden, *(ROOT / name for name in PACKAGES)]
+        self._hidden = [*hidden, ROOT / "sluice"]
         self._namespace = namespace()
 
     @property

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from etl.spark import crew
-from etl.spark.crew import Crew, NobodyCameError
-from etl.spark.errors import SparkError, SparkUnavailableError
-from etl.spark.worker import TEXTS
+from sluice.etl.spark import worker_pool as crew
+from sluice.etl.spark.errors import SparkError, SparkUnavailableError
+from sluice.etl.spark.worker_pool import NoWorkerAvailable, WorkerPool
+from sluice.etl.spark.worker_tuning import TEXTS
 
 
 class Member:
@@ -39,25 +39,25 @@ def texts(found: list[pa.RecordBatch]) -> list[str]:
     return [text for batch in found for text in batch.column(0).to_pylist()]
 
 
-def crew_of(*members: Member) -> Crew:
+def crew_of(*members: Member) -> WorkerPool:
     left = iter(members)
-    return Crew(lambda: next(left))  # type: ignore[arg-type, return-value]
+    return WorkerPool(lambda: next(left))  # type: ignore[arg-type, return-value]
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A busy machine isn't idleness. A crew that is released has no thread in the way of this process's end."""
-    monkeypatch.setattr(crew, "_STAYS_S", 600.0)
-    made: list[Crew] = []
-    begin = Crew.__init__
+    monkeypatch.setattr(crew, "_IDLE_TIMEOUT_S", 600.0)
+    made: list[WorkerPool] = []
+    begin = WorkerPool.__init__
 
-    def init(self: Crew, make: Any) -> None:
+    def init(self: WorkerPool, make: Any) -> None:
         begin(self, make)
         made.append(self)
 
-    monkeypatch.setattr(Crew, "__init__", init)
+    monkeypatch.setattr(WorkerPool, "__init__", init)
     yield
-    monkeypatch.setattr(crew, "_STAYS_S", 0.0)
+    monkeypatch.setattr(crew, "_IDLE_TIMEOUT_S", 0.0)
     for each in made:
         each.release()
         each._pool.shutdown()
@@ -84,7 +84,7 @@ def test_rows_that_wait_for_each_other_are_worked_on_side_by_side_and_answered_i
 
 
 def test_a_member_that_finds_no_core_holds_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "_STAYS_S", 0.01)
+    monkeypatch.setattr(crew, "_IDLE_TIMEOUT_S", 0.01)
     late = threading.Event()
     first, second = Member(now(), str.upper), Member(late, str.upper)
     calls = crew_of(first, second)
@@ -97,7 +97,7 @@ def test_a_member_that_finds_no_core_holds_no_row(monkeypatch: pytest.MonkeyPatc
 def test_where_nobody_comes_the_call_is_told_at_once_and_so_is_the_next() -> None:
     calls = crew_of(Member(None, str.upper))
     for _ in range(2):
-        with pytest.raises(NobodyCameError):
+        with pytest.raises(NoWorkerAvailable):
             calls(table("a", "b"), 60)
 
 
@@ -143,7 +143,7 @@ def test_a_member_that_fails_otherwise_is_the_callers_error_and_no_other_one_beg
         made.append(Broken(None, str.upper))
         return made[-1]
 
-    calls = Crew(make)
+    calls = WorkerPool(make)
     for _ in range(3):
         with pytest.raises(OSError, match="Too many open files"):
             calls(table(*"abcdef"), 60)
@@ -169,25 +169,25 @@ def test_where_no_member_can_begin_the_call_is_told_and_one_can_later(
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    calls = Crew(make)
+    calls = WorkerPool(make)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", started)
         for _ in range(2):
-            with pytest.raises(NobodyCameError):
+            with pytest.raises(NoWorkerAvailable):
                 calls(table("a", "b"), 60)
     is_short = False
     assert texts(calls(table("a", "b"), 60)) == ["A", "B"]
 
 
 def test_the_threads_of_a_crew_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "_STAYS_S", 0.0)
+    monkeypatch.setattr(crew, "_IDLE_TIMEOUT_S", 0.0)
     seen: set[str] = set()
 
     def work(text: str) -> str:
         seen.add(threading.current_thread().name)
         return text
 
-    calls = Crew(lambda: Member(now(), work))  # type: ignore[arg-type, return-value]
+    calls = WorkerPool(lambda: Member(now(), work))  # type: ignore[arg-type, return-value]
     for _ in range(200):
         calls(table("a", "b"), 60)
-    assert len(seen) <= crew._MOST
+    assert len(seen) <= crew._MAX_WORKERS

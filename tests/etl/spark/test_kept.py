@@ -12,13 +12,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from errors import SluiceError
-from etl.settings import Spark
-from etl.spark import session
-from etl.spark.errors import SparkError, SparkUnavailableError, WorkerError
-from etl.spark.kept import KeptFunction
-from etl.spark.place import Place
-from etl.spark.worker import TEXTS
+from sluice.errors import SluiceError
+from sluice.etl.settings import Spark
+from sluice.etl.spark import session
+from sluice.etl.spark.errors import SparkError, SparkUnavailableError, WorkerError
+from sluice.etl.spark.resilient_function import ResilientFunction
+from sluice.etl.spark.session_target import SessionTarget
+from sluice.etl.spark.worker_tuning import TEXTS
 from tests.etl.spark.test_standing_worker import work
 from tests.etl.spark_fixture import SparkServer
 
@@ -30,7 +30,7 @@ class Away:
         self.server = server
         self.may_connect = True
         self.function, self.checked, self.closed = (
-            KeptFunction(Place(Spark(server.remote), name, folder.as_uri()), work(), (TEXTS, TEXTS))
+            ResilientFunction(SessionTarget(Spark(server.remote), name, folder.as_uri()), work(), (TEXTS, TEXTS))
             for name in ("kept", "checked", "closed")
         )
         self.function.connect(200)
@@ -61,7 +61,7 @@ def away(spark_server: SparkServer, tmp_path_factory: pytest.TempPathFactory) ->
             spark_server.start()
 
 
-def ask(function: KeptFunction, text: str, *, is_small: bool = True) -> tuple[str, int]:
+def ask(function: ResilientFunction, text: str, *, is_small: bool = True) -> tuple[str, int]:
     """What was answered, and by which process."""
     batches = list(function(pa.table({"text": [text]}), 60, alone=True, is_small=is_small))
     [answer] = [answer for batch in batches for answer in batch.column(0).to_pylist()]
@@ -130,14 +130,16 @@ class Claim:
 
 
 @pytest.fixture
-def unreached(tmp_path: Path) -> Iterator[KeptFunction]:
+def unreached(tmp_path: Path) -> Iterator[ResilientFunction]:
     """Nobody listens where its server should be."""
-    function = KeptFunction(Place(Spark("sc://127.0.0.1:1"), "unreached", tmp_path.as_uri()), work(), (TEXTS, TEXTS))
+    function = ResilientFunction(
+        SessionTarget(Spark("sc://127.0.0.1:1"), "unreached", tmp_path.as_uri()), work(), (TEXTS, TEXTS)
+    )
     yield function
     function.close()
 
 
-def test_small_calls_go_on_in_a_process_that_begins_while_spark_is_away(unreached: KeptFunction) -> None:
+def test_small_calls_go_on_in_a_process_that_begins_while_spark_is_away(unreached: ResilientFunction) -> None:
     with pytest.raises(SparkUnavailableError, match="nobody takes connections"):  # so it isn't waited for
         unreached.connect(200)
     unreached.connect(200)
@@ -151,7 +153,7 @@ def test_a_server_that_goes_while_it_is_asked_for_a_session_is_away(
 ) -> None:
     asked, go_on = threading.Event(), threading.Event()
 
-    def connect(place: Place, timeout_s: float) -> None:
+    def connect(place: SessionTarget, timeout_s: float) -> None:
         if timeout_s:
             asked.set()
             assert go_on.wait(60)
@@ -161,7 +163,7 @@ def test_a_server_that_goes_while_it_is_asked_for_a_session_is_away(
     answers: list[tuple[str, int]] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
         remote = f"sc://127.0.0.1:{server.getsockname()[1]}"
-        function = KeptFunction(Place(Spark(remote), "goes", tmp_path.as_uri()), work(), (TEXTS, TEXTS))
+        function = ResilientFunction(SessionTarget(Spark(remote), "goes", tmp_path.as_uri()), work(), (TEXTS, TEXTS))
         with pytest.raises(SparkUnavailableError):
             function.connect(0)
         assert asked.wait(60)
@@ -176,7 +178,7 @@ def test_a_server_that_goes_while_it_is_asked_for_a_session_is_away(
 
 
 @pytest.mark.parametrize("is_over", [True, False])
-def test_a_new_claim_isnt_refused_for_the_one_before(unreached: KeptFunction, *, is_over: bool) -> None:
+def test_a_new_claim_isnt_refused_for_the_one_before(unreached: ResilientFunction, *, is_over: bool) -> None:
     first, second = Claim(), Claim()
     with pytest.raises(SparkUnavailableError):
         unreached.connect(0, first.check)
@@ -208,7 +210,9 @@ def mortal(spark_server: SparkServer) -> Iterator[SparkServer]:
 def test_a_function_whose_worker_was_just_let_go_maps_small_calls_here_once_the_server_is_gone(
     mortal: SparkServer, tmp_path: Path
 ) -> None:
-    function = KeptFunction(Place(Spark(mortal.remote), "changed", tmp_path.as_uri()), work(), (TEXTS, TEXTS))
+    function = ResilientFunction(
+        SessionTarget(Spark(mortal.remote), "changed", tmp_path.as_uri()), work(), (TEXTS, TEXTS)
+    )
     try:
         function.connect(200)
         assert ask(function, "a")[1] != os.getpid()
@@ -223,7 +227,9 @@ def test_a_function_whose_worker_was_just_let_go_maps_small_calls_here_once_the_
 
 
 def test_a_server_that_goes_while_its_worker_is_awaited_is_away(mortal: SparkServer, tmp_path: Path) -> None:
-    function = KeptFunction(Place(Spark(mortal.remote), "awaited", tmp_path.as_uri()), work(), (TEXTS, TEXTS))
+    function = ResilientFunction(
+        SessionTarget(Spark(mortal.remote), "awaited", tmp_path.as_uri()), work(), (TEXTS, TEXTS)
+    )
     answers: list[tuple[str, int]] = []
     asking = threading.Thread(target=lambda: answers.append(ask(function, "a")), daemon=True)
     try:
@@ -257,8 +263,8 @@ def deadly(caller: int, here: Path):
 
 def test_a_call_whose_worker_dies_isnt_mapped_in_the_callers_process(spark_remote: str, tmp_path: Path) -> None:
     here = tmp_path / "here"
-    place = Place(Spark(spark_remote), "deadly", tmp_path.as_uri())
-    function = KeptFunction(place, deadly(os.getpid(), here), (TEXTS, TEXTS))
+    place = SessionTarget(Spark(spark_remote), "deadly", tmp_path.as_uri())
+    function = ResilientFunction(place, deadly(os.getpid(), here), (TEXTS, TEXTS))
 
     def call(text: str) -> list[str]:
         function.connect(200)

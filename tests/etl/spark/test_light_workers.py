@@ -15,27 +15,31 @@ _CLIENT_ONLY = (
     "confluent_kafka",
     "pymysql",
     "pyspark.sql",
-    "etl.apply",
-    "etl.downstream",
-    "etl.landing",
+    "sluice.etl.apply._",
+    "sluice.etl.apply.run",
+    "sluice.etl.downstream",
+    "sluice.etl.landing._",
+    "sluice.etl.landing.land",
+    "sluice.etl.landing.planner",
+    "sluice.etl.landing.schema",
 )
 
 
-_READS_TIDB = ("etl.backfill.reader:ReadChunks",)
+_READS_TIDB = ("sluice.etl.copy.backfill.reader:ReadChunks",)
 """These have a client of a database in the worker, as that's where they read."""
 
 
 _JOBS = (
-    "etl.archive.verifying:ReadVolumes",
-    "etl.archive.worker:MakeVolumes",
-    "etl.asof.worker:Compute",
-    "etl.asof.worker:Deal",
-    "etl.base.chunk_writer:WriteChunks",
-    "etl.copy.chunk_files:CopyChunks",
-    "etl.explode.worker:LandRanges",
-    "etl.find.worker:FindInWindows",
-    "etl.prepare.worker:PrepareWindows",
-    "etl.spark.standing_worker:Attend",
+    "sluice.etl.history.archive.verifying:ReadSegments",
+    "sluice.etl.history.archive.worker:BuildSegments",
+    "sluice.etl.history.as_of.worker:Aggregate",
+    "sluice.etl.history.as_of.worker:Shuffle",
+    "sluice.etl.history.snapshots.chunk_writer:WriteChunks",
+    "sluice.etl.copy.stage_chunks:CopyChunks",
+    "sluice.etl.landing.extract.worker:LandRanges",
+    "sluice.etl.history.find.worker:FindInWindows",
+    "sluice.etl.apply.prepare_windows:PrepareWindows",
+    "sluice.etl.spark.persistent_worker_task:ServeCalls",
     *_READS_TIDB,
 )
 
@@ -74,9 +78,9 @@ def test_a_worker_that_finds_its_job_loads_nothing_that_only_the_client_needs(
 
 def test_every_job_of_the_workers_is_looked_at() -> None:
     found = {
-        f"{'.'.join(path.relative_to(ROOT).with_suffix('').parts)}:{node.name}"
+        f"sluice.{'.'.join(path.relative_to(ROOT).with_suffix('').parts)}:{node.name}"
         for path in (ROOT / "etl").rglob("*.py")
         for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.ClassDef) and "freeze_loaded()" in ast.unparse(node)
+        if isinstance(node, ast.ClassDef) and "freeze_gc()" in ast.unparse(node)
     }
     assert found == set(_JOBS)

@@ -7,8 +7,8 @@ _TRY = """
 import resource, tempfile
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (40, hard))
-from etl.spark.open_files import allow_open_files
-allow_open_files()
+from sluice.etl.spark.rlimits import raise_nofile_limit
+raise_nofile_limit()
 held = [tempfile.TemporaryFile() for _ in range(100)]
 print(len(held))
 """

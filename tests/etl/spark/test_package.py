@@ -10,30 +10,31 @@ from types import SimpleNamespace
 
 import pytest
 
-from etl.settings import SettingsError, Spark
-from etl.spark.elsewhere import Needs
-from etl.spark.errors import WorkerError
-from etl.spark.fitting import Fitting, differences, versions
-from etl.spark.frame import TaskFrame
-from etl.spark.package import archive, fingerprint
-from etl.spark.worker import TEXTS
+from sluice.etl.settings import SettingsError, Spark
+from sluice.etl.spark.errors import WorkerError
+from sluice.etl.spark.frame import TaskFrame
+from sluice.etl.spark.remote_workers import WorkerRequirements
+from sluice.etl.spark.shipping import build_zip, fingerprint
+from sluice.etl.spark.version_check import VersionChecked, mismatches, versions
+from sluice.etl.spark.worker_tuning import TEXTS
 
 _IMPORTS_ALL = """
 import sys, zipfile
 sys.path[:] = [sys.argv[1], *(path for path in sys.path if "site-packages" in path or "lib/python" in path)]
-from etl.spark import package
-import etl.archive.worker, etl.asof.worker, etl.copy.chunk_files, etl.explode.worker, etl.find.worker
-import etl.prepare.worker
+from sluice.etl.spark import shipping
+import sluice.etl.history.archive.worker, sluice.etl.history.as_of.worker, sluice.etl.history.find.worker
+import sluice.etl.copy.stage_chunks, sluice.etl.landing.extract.worker
+import sluice.etl.apply.prepare_windows
 for name, module in sys.modules.items():
-    if name.split(".")[0] in package.PACKAGES and getattr(module, "__file__", None):
+    if name.split(".")[0] == "sluice" and getattr(module, "__file__", None):
         assert module.__file__.startswith(sys.argv[1]) and module.__file__.endswith(".pyc"), module.__file__
-print(package.fingerprint())
+print(shipping.fingerprint())
 """
 
 
 def test_the_archive_is_all_that_workers_import_of_sluice_and_knows_its_version(tmp_path: Path) -> None:
     path = tmp_path / "sluice.zip"
-    path.write_bytes(archive())
+    path.write_bytes(build_zip())
     said = subprocess.run(
         [sys.executable, "-I", "-c", _IMPORTS_ALL, str(path)], capture_output=True, text=True, timeout=250
     )
@@ -46,7 +47,7 @@ def _here(batches):
 
 def test_a_worker_with_other_versions_says_at_first_use_what_and_on_which_host() -> None:
     wanted = versions() | {"Python": "3.9", "pyspark": "4.2.0", "pyarrow": "1.0", "Sluice": "0123", "none": "1"}
-    fitting = Fitting(wanted, Fitting.of(_here).function)
+    fitting = VersionChecked(wanted, VersionChecked.wrap(_here).function)
     with pytest.raises(WorkerError) as caught:
         list(fitting(iter(())))
     said = str(caught.value)
@@ -56,13 +57,13 @@ def test_a_worker_with_other_versions_says_at_first_use_what_and_on_which_host()
 
 
 def test_a_worker_that_fits_does_its_work() -> None:
-    assert list(Fitting.of(_here)(iter([1, 2]))) == [1, 2]
+    assert list(VersionChecked.wrap(_here)(iter([1, 2]))) == [1, 2]
 
 
 def test_minor_versions_of_what_is_not_shared_may_differ() -> None:
     here = {"pyarrow": "20.0.1", "zstandard": "0.25", "pyspark": "4.3.0", "obstore": ""}
     wanted = {"pyarrow": "20.1", "zstandard": "0.23", "pyspark": "4.3.0", "obstore": "0.12"}
-    assert differences(here, wanted) == ["no obstore"]
+    assert mismatches(here, wanted) == ["no obstore"]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_minor_versions_of_what_is_not_shared_may_differ() -> None:
     ],
 )
 def test_workers_elsewhere_are_sent_sluice_and_get_no_folders(master: str, remote: str, here: bool) -> None:
-    needs = Needs(Spark(remote), master)
+    needs = WorkerRequirements(Spark(remote), master)
     assert needs.sends_package is not here
     if here:
         needs.check_places(["file:///relay"])
@@ -85,7 +86,7 @@ def test_workers_elsewhere_are_sent_sluice_and_get_no_folders(master: str, remot
         needs.check_places(["s3://bucket/relay"])
         with pytest.raises(SettingsError, match=r"/relay is a folder of this machine.*shared-files = true"):
             needs.check_places(["s3://bucket/relay", "/relay"])
-        Needs(Spark(remote, shared_files=True), master).check_places(["file:///relay"])
+        WorkerRequirements(Spark(remote, shared_files=True), master).check_places(["file:///relay"])
 
 
 def test_a_session_of_another_version_or_way_is_another_session(tmp_path: Path) -> None:
@@ -93,15 +94,17 @@ def test_a_session_of_another_version_or_way_is_another_session(tmp_path: Path) 
     environment.write_bytes(b"x")
     remote = "sc://spark:1"
     kinds = [Spark(remote), Spark(remote, package="never"), Spark(remote, environment=str(environment))]
-    marks = {Needs(kind, "yarn").mark for kind in kinds}
+    marks = {WorkerRequirements(kind, "yarn").mark for kind in kinds}
     assert len(marks) == 3
-    assert Needs(kinds[2], "yarn").confs == {"spark.sql.execution.pyspark.python": "environment/bin/python"}
+    assert WorkerRequirements(kinds[2], "yarn").confs == {
+        "spark.sql.execution.pyspark.python": "environment/bin/python"
+    }
     environment.unlink()
     with pytest.raises(SettingsError, match="there is no such file"):
-        Needs(kinds[2], "yarn").send(None)
+        WorkerRequirements(kinds[2], "yarn").send(None)
 
 
 def test_every_job_of_rows_asks_workers_elsewhere_first_whether_they_fit() -> None:
     elsewhere, here = SimpleNamespace(sluice_workers_are_here=False), SimpleNamespace(sluice_workers_are_here=True)
-    assert isinstance(TaskFrame(elsewhere, _here, TEXTS, TEXTS)._function, Fitting)
+    assert isinstance(TaskFrame(elsewhere, _here, TEXTS, TEXTS)._function, VersionChecked)
     assert TaskFrame(here, _here, TEXTS, TEXTS)._function is _here

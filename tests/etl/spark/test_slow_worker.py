@@ -9,12 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from etl.settings import Spark
-from etl.spark import function, kept
-from etl.spark.errors import SlowWorkerError
-from etl.spark.kept import KeptFunction
-from etl.spark.place import Place
-from etl.spark.worker import TEXTS
+from sluice.etl.settings import Spark
+from sluice.etl.spark import remote_function as function
+from sluice.etl.spark import resilient_function as kept
+from sluice.etl.spark.errors import SlowWorkerError
+from sluice.etl.spark.resilient_function import ResilientFunction
+from sluice.etl.spark.session_target import SessionTarget
+from sluice.etl.spark.worker_tuning import TEXTS
 
 TASKS = pa.table({"text": ["a"]})
 
@@ -38,22 +39,24 @@ class Slow:
 
 
 @pytest.fixture
-def called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[KeptFunction]:
+def called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ResilientFunction]:
     """Its jobs answer, its standing workers don't; Spark itself isn't there."""
-    monkeypatch.setattr(function, "StandingWorker", Slow)
-    monkeypatch.setattr(function.spark_session, "reach", lambda _: None)
+    monkeypatch.setattr(function, "PersistentWorker", Slow)
+    monkeypatch.setattr(function.spark_session, "check_reachable", lambda _: None)
     monkeypatch.setattr(function, "TaskFrame", lambda *_: type("Frame", (), {"of": staticmethod(lambda tasks: tasks)}))
     monkeypatch.setattr(function, "stream", lambda _, tasks, __: iter(tasks.to_batches()))
     monkeypatch.setattr(kept.spark_session, "connect", lambda *_: object())
     monkeypatch.setattr(kept.spark_session, "close", lambda _: None)
-    found = KeptFunction(Place(Spark("sc://127.0.0.1:1"), "slow", tmp_path.as_uri()), lambda it: it, (TEXTS, TEXTS))
+    found = ResilientFunction(
+        SessionTarget(Spark("sc://127.0.0.1:1"), "slow", tmp_path.as_uri()), lambda it: it, (TEXTS, TEXTS)
+    )
     yield found
     found.close()
 
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_call_that_a_standing_worker_is_too_slow_for_is_a_job_next_time(
-    called: KeptFunction, monkeypatch: pytest.MonkeyPatch, *, alone: bool
+    called: ResilientFunction, monkeypatch: pytest.MonkeyPatch, *, alone: bool
 ) -> None:
     def ask() -> list[pa.RecordBatch]:
         called.connect(10)
@@ -64,8 +67,8 @@ def test_a_call_that_a_standing_worker_is_too_slow_for_is_a_job_next_time(
     assert caught.value.transient
     for _ in range(3):
         assert [batch.column(0).to_pylist() for batch in ask()] == [["a"]]
-    monkeypatch.setattr(function, "_JOBS_S", -1.0)
+    monkeypatch.setattr(function, "_JOB_FALLBACK_S", -1.0)
     assert called._function is not None
-    called._function._jobs_until = 0.0
+    called._function._fallback_until = 0.0
     with pytest.raises(SlowWorkerError):
         ask()

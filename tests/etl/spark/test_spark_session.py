@@ -6,15 +6,15 @@ import time
 
 import pytest
 
-from etl.settings import Spark
-from etl.spark.errors import SilentSparkError, SparkUnavailableError
-from etl.spark.job import stream
-from etl.spark.session import attach, close, session_id
+from sluice.etl.settings import Spark
+from sluice.etl.spark.errors import SparkJobTimeout, SparkUnavailableError
+from sluice.etl.spark.job import stream
+from sluice.etl.spark.session import attach, close, session_id
 
 ENDLESS = """
 import sys
-from etl.settings import Spark
-from etl.spark.session import attach
+from sluice.etl.settings import Spark
+from sluice.etl.spark.session import attach
 remote, mark = sys.argv[1:]
 def forever(batches):
     import time
@@ -87,7 +87,7 @@ def test_a_job_that_gives_nothing_more_is_given_up_with_a_word_on_executors(spar
     spark = attach(Spark(spark_remote), "silence", timeout_s=120)
     frame = spark.range(0, 2, 1, 2).mapInArrow(half, "id long")
     # Its first half comes, so it runs when it is given up.
-    with pytest.raises(SilentSparkError, match="gave nothing for 1 s, so the job was interrupted") as caught:
+    with pytest.raises(SparkJobTimeout, match="gave nothing for 1 s, so the job was interrupted") as caught:
         list(stream(spark, frame, 1.0))
     assert "has executors" in caught.value.way_out
     close(spark)

@@ -10,10 +10,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cli.spark import command
-from etl.spark.start import ConnectServer, Listening, Room, authenticated, master, worker
+from sluice.cli.spark import command
+from sluice.etl.spark.launch import (
+    ConnectServer,
+    ListenAddress,
+    WorkerResources,
+    build_master_command,
+    build_worker_command,
+    with_authentication,
+)
 
-HERE = Listening("here", 7077, 8080)
+HERE = ListenAddress("here", 7077, 8080)
 
 
 def confs(server: ConnectServer) -> dict[str, str]:
@@ -22,25 +29,28 @@ def confs(server: ConnectServer) -> dict[str, str]:
 
 
 def test_a_master_that_is_to_survive_its_restart_keeps_what_it_knows(tmp_path: Path) -> None:
-    assert f"recoveryDirectory={tmp_path}" in master(HERE, tmp_path).env["SPARK_MASTER_OPTS"]
-    assert "recovery" not in master(HERE).env["SPARK_MASTER_OPTS"]
+    assert f"recoveryDirectory={tmp_path}" in build_master_command(HERE, tmp_path).env["SPARK_MASTER_OPTS"]
+    assert "recovery" not in build_master_command(HERE).env["SPARK_MASTER_OPTS"]
 
 
 def test_a_master_takes_no_programs_over_rest() -> None:
-    assert "-Dspark.master.rest.enabled=false" in master(HERE).env["SPARK_MASTER_OPTS"]
+    assert "-Dspark.master.rest.enabled=false" in build_master_command(HERE).env["SPARK_MASTER_OPTS"]
 
 
 def test_no_argument_shows_the_secret_of_a_cluster(tmp_path: Path) -> None:
-    room = Room(3, "2g", tmp_path)
+    room = WorkerResources(3, "2g", tmp_path)
     for made in (
-        master(HERE),
-        worker(HERE, "spark://there:7077", room),
+        build_master_command(HERE),
+        build_worker_command(HERE, "spark://there:7077", room),
         ConnectServer(HERE, "spark://there:1").command(),
     ):
-        guarded = authenticated(made, "the secret")
+        guarded = with_authentication(made, "the secret")
         said = [*guarded.argv, *(text for name, text in guarded.env.items() if name != "_SPARK_AUTH_SECRET")]
         assert not any("the secret" in text for text in said)
-    assert "-Dspark.authenticate=true" in authenticated(master(HERE), "x").env["SPARK_DAEMON_JAVA_OPTS"]
+    assert (
+        "-Dspark.authenticate=true"
+        in with_authentication(build_master_command(HERE), "x").env["SPARK_DAEMON_JAVA_OPTS"]
+    )
     (file,) = guarded.fds
     properties = Path(f"/proc/self/fd/{file}").read_text().splitlines()
     os.close(file)
@@ -49,7 +59,7 @@ def test_no_argument_shows_the_secret_of_a_cluster(tmp_path: Path) -> None:
 
 
 def test_a_worker_is_told_its_master_and_what_it_offers(tmp_path: Path) -> None:
-    made = worker(HERE, "spark://there:7077", Room(3, "2g", tmp_path))
+    made = build_worker_command(HERE, "spark://there:7077", WorkerResources(3, "2g", tmp_path))
     assert made.argv[-1] == "spark://there:7077"
     assert made.argv[made.argv.index("--cores") + 1] == "3"
     assert made.env["SPARK_LOCAL_DIRS"] == str(tmp_path / "local")

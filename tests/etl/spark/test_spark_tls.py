@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from etl.settings import Spark
-from etl.spark.errors import SparkUnavailableError
-from etl.spark.front import CertificateError, Certificates, hand_on
-from etl.spark.session import attach, close
+from sluice.etl.settings import Spark
+from sluice.etl.spark.errors import SparkUnavailableError
+from sluice.etl.spark.session import attach, close
+from sluice.etl.spark.tls_proxy import CertificateError, Certificates, splice
 from tests.pump_service.authority import Authority
 
 
@@ -26,7 +26,7 @@ def tls_before(port: int, context: ssl.SSLContext) -> Iterator[int]:
     loop = asyncio.new_event_loop()
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await hand_on(reader, writer, port)
+        await splice(reader, writer, port)
 
     server = loop.run_until_complete(asyncio.start_server(pass_on, "127.0.0.1", 0, ssl=context))
     thread = threading.Thread(target=loop.run_forever)

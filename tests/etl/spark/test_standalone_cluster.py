@@ -12,18 +12,18 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from embedded.stack import Stack
-from etl.apply import BatchReport, run_apply
-from etl.landing import run_land
-from etl.settings import Apply, SettingsError, Spark, Upstream
-from etl.settings import Window as Limits
-from etl.spark import session as spark_session
-from etl.spark.frame import TaskFrame
-from etl.spark.job import collect
-from etl.spark.place import Place
-from etl.spark.worker import TEXTS
-from relay import RelayLog
-from tests.embedded.cluster_harness import wait_for
+from sluice.devstack.stack import Stack
+from sluice.etl.apply import BatchReport, run_apply
+from sluice.etl.landing import run_land
+from sluice.etl.settings import Apply, SettingsError, Spark, Upstream
+from sluice.etl.settings import Window as Limits
+from sluice.etl.spark import session as spark_session
+from sluice.etl.spark.frame import TaskFrame
+from sluice.etl.spark.job import collect
+from sluice.etl.spark.session_target import SessionTarget
+from sluice.etl.spark.worker_tuning import TEXTS
+from sluice.relay import RelayLog
+from tests.devstack.cluster_harness import wait_for
 from tests.etl.filled_pumps import fill
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS, land
@@ -42,11 +42,11 @@ def where_workers_are(cluster: ClusterApart, marker: Path) -> set[tuple[str, str
         import os
         import time
 
-        import errors
+        import sluice.errors
 
         for _ in batches:
             time.sleep(0.5)  # so that each of the two has one
-            said = json.dumps([os.getcwd(), errors.__file__, os.path.exists(marker)])
+            said = json.dumps([os.getcwd(), sluice.errors.__file__, os.path.exists(marker)])
             yield pa.record_batch([pa.array([said])], schema=TEXTS)
 
     marker = str(marker)
@@ -81,7 +81,7 @@ def test_a_relay_log_in_a_folder_is_refused_unless_it_is_shared(
     standalone_cluster: ClusterApart, tmp_path: Path
 ) -> None:
     server = Spark(standalone_cluster.remote)
-    place = Place(server, "land", tmp_path.as_uri())
+    place = SessionTarget(server, "land", tmp_path.as_uri())
     with pytest.raises(SettingsError, match=r"workers run elsewhere \(the master of sc://.* is spark://.*shared-files"):
         spark_session.connect(place)
     spark_session.close(spark_session.connect(place._replace(server=replace(server, shared_files=True))))

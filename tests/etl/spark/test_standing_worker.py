@@ -14,14 +14,16 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from etl.settings import Spark
-from etl.spark import session, standing, standing_worker
-from etl.spark._line import ALIVE, BATCH, CALL, FAILED, Line
-from etl.spark.errors import SlowWorkerError, SparkError, WorkerError
-from etl.spark.function import SparkFunction
-from etl.spark.judge import Judge
-from etl.spark.standing_worker import Attend
-from etl.spark.worker import TEXTS
+from sluice.etl.settings import Spark
+from sluice.etl.spark import persistent_worker as standing
+from sluice.etl.spark import persistent_worker_task as standing_worker
+from sluice.etl.spark import session
+from sluice.etl.spark._line import ALIVE, BATCH, CALL, FAILED, WorkerConnection
+from sluice.etl.spark.error_translation import ErrorTranslator
+from sluice.etl.spark.errors import SlowWorkerError, SparkError, WorkerError
+from sluice.etl.spark.persistent_worker_task import ServeCalls
+from sluice.etl.spark.remote_function import RemoteFunction
+from sluice.etl.spark.worker_tuning import TEXTS
 
 KEY = b"k" * 32
 
@@ -32,10 +34,10 @@ def work():
     def answer(text: str) -> str:
         import os
 
-        from errors import SluiceError
-        from etl.spark.errors import told_to_client
+        from sluice.errors import SluiceError
+        from sluice.etl.spark.errors import report_to_client
 
-        with told_to_client():
+        with report_to_client():
             if text == "fail":
                 raise SluiceError("refused", transient=False, way_out="none")
         return f"{text} from {os.getpid()}"
@@ -51,33 +53,33 @@ def work():
 
 
 @pytest.fixture(scope="module")
-def made(spark_remote: str) -> Iterator[Callable[[], SparkFunction]]:
+def made(spark_remote: str) -> Iterator[Callable[[], RemoteFunction]]:
     """Makes functions that nobody has called yet."""
     server = Spark(spark_remote)
     spark = session.attach(server, "standing")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(standing, "_COMES_S", 200.0)  # the first worker of a busy machine takes its time
-        patched.setattr(standing, "_STANDS_S", 2_000.0)
-        patched.setattr(standing, "_ENDS_S", 200.0)
-        yield lambda: SparkFunction((spark, server), work(), (TEXTS, TEXTS), Judge())
+        patched.setattr(standing, "_START_TIMEOUT_S", 200.0)  # the first worker of a busy machine takes its time
+        patched.setattr(standing, "_MAX_LIFETIME_S", 2_000.0)
+        patched.setattr(standing, "_SHUTDOWN_TIMEOUT_S", 200.0)
+        yield lambda: RemoteFunction((spark, server), work(), (TEXTS, TEXTS), ErrorTranslator())
     session.close(spark)
 
 
 @pytest.fixture(scope="module")
-def function(made: Callable[[], SparkFunction]) -> Iterator[SparkFunction]:
+def function(made: Callable[[], RemoteFunction]) -> Iterator[RemoteFunction]:
     found = made()
     yield found
     found.release()
 
 
-def ask(function: SparkFunction, *texts: str, alone: bool = True) -> list[tuple[str, int]]:
+def ask(function: RemoteFunction, *texts: str, alone: bool = True) -> list[tuple[str, int]]:
     """What was answered, and by which process."""
     batches = function(pa.table({"text": list(texts)}), 60, alone=alone)
     found = [text.rpartition(" from ") for batch in batches for text in batch.column(0).to_pylist()]
     return sorted((text, int(pid)) for text, _, pid in found)
 
 
-def test_small_calls_go_to_one_worker_and_its_errors_come_back(function: SparkFunction) -> None:
+def test_small_calls_go_to_one_worker_and_its_errors_come_back(function: RemoteFunction) -> None:
     first, second = ask(function, "a", "b")
     assert (first[0], second[0]) == ("a", "b")
     with pytest.raises(WorkerError, match="refused") as caught:
@@ -87,13 +89,13 @@ def test_small_calls_go_to_one_worker_and_its_errors_come_back(function: SparkFu
     assert first[1] == second[1]
 
 
-def test_a_call_that_is_broken_off_leaves_nothing_for_the_next(function: SparkFunction) -> None:
+def test_a_call_that_is_broken_off_leaves_nothing_for_the_next(function: RemoteFunction) -> None:
     with contextlib.closing(function(pa.table({"text": ["a", "b"]}), 60, alone=True)) as answers:
         next(answers)
     assert [text for text, _ in ask(function, "c")] == ["c"]
 
 
-def test_a_worker_that_is_killed_is_an_error_that_passes(function: SparkFunction) -> None:
+def test_a_worker_that_is_killed_is_an_error_that_passes(function: RemoteFunction) -> None:
     [(_, pid)] = ask(function, "a")
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(SparkError, match="gone") as caught:
@@ -102,7 +104,7 @@ def test_a_worker_that_is_killed_is_an_error_that_passes(function: SparkFunction
     assert [text for text, _ in ask(function, "c")] == ["c"]
 
 
-def test_the_next_worker_begins_when_the_one_before_has_given_its_process_back(function: SparkFunction) -> None:
+def test_the_next_worker_begins_when_the_one_before_has_given_its_process_back(function: RemoteFunction) -> None:
     ask(function, "a")
     [before] = function._standing._jobs
     function._standing.release()
@@ -111,7 +113,7 @@ def test_the_next_worker_begins_when_the_one_before_has_given_its_process_back(f
     assert before.is_over and after is not before
 
 
-def test_large_calls_at_once_go_to_several_workers_and_give_the_one_up(function: SparkFunction) -> None:
+def test_large_calls_at_once_go_to_several_workers_and_give_the_one_up(function: RemoteFunction) -> None:
     ask(function, "a")
     with ThreadPoolExecutor(2) as threads:
         found = list(threads.map(lambda texts: ask(function, *texts, alone=False), (("b", "c"), ("d", "e"))))
@@ -123,12 +125,12 @@ def test_large_calls_at_once_go_to_several_workers_and_give_the_one_up(function:
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_where_no_worker_can_come_back_calls_are_jobs(
-    made: Callable[[], SparkFunction], monkeypatch, caplog, *, alone: bool
+    made: Callable[[], RemoteFunction], monkeypatch, caplog, *, alone: bool
 ) -> None:
     function = made()
     with socket.create_server(("127.0.0.1", 0)) as gone:
         closed = gone.getsockname()[1]
-    monkeypatch.setattr(standing, "Attend", lambda *args: Attend(*args[:4], closed, args[5]))
+    monkeypatch.setattr(standing, "ServeCalls", lambda *args: ServeCalls(*args[:4], closed, args[5]))
     for text in ("a", "b"):
         assert [found for found, _ in ask(function, text, alone=alone)] == [text]
     said = [record for record in caplog.records if "no standing Spark worker" in record.message]
@@ -136,13 +138,13 @@ def test_where_no_worker_can_come_back_calls_are_jobs(
     assert "Connection refused" in said[0].message
 
 
-def serving(function, key: bytes) -> tuple[Line, threading.Thread]:
+def serving(function, key: bytes) -> tuple[WorkerConnection, threading.Thread]:
     """The caller's end of a line to a worker, which is a thread here."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        attend = Attend(function, TEXTS, TEXTS, "127.0.0.1", server.getsockname()[1], key)
+        attend = ServeCalls(function, TEXTS, TEXTS, "127.0.0.1", server.getsockname()[1], key)
         thread = threading.Thread(target=lambda: list(attend(iter(()))), daemon=True)
         thread.start()
-        return Line(server.accept()[0], 60), thread
+        return WorkerConnection(server.accept()[0], 60), thread
 
 
 def test_a_worker_serves_nobody_who_does_not_know_its_key() -> None:
@@ -157,7 +159,7 @@ def test_a_caller_meets_nobody_who_does_not_know_its_key() -> None:
     ours, theirs = socket.socketpair()
     with theirs:
         theirs.sendall(bytes(64))
-        assert standing._met(ours, KEY) is None
+        assert standing._authenticate(ours, KEY) is None
 
 
 def test_a_full_disk_under_a_worker_is_told_as_what_it_is() -> None:
@@ -186,7 +188,7 @@ def test_a_worker_ends_when_its_caller_is_gone() -> None:
 
 
 def test_a_worker_that_takes_long_says_that_it_is_at_work(monkeypatch) -> None:
-    monkeypatch.setattr(standing_worker, "_ALIVE_S", 0.01)
+    monkeypatch.setattr(standing_worker, "_HEARTBEAT_INTERVAL_S", 0.01)
     go_on = threading.Event()
 
     def slow(batches):
@@ -199,7 +201,7 @@ def test_a_worker_that_takes_long_says_that_it_is_at_work(monkeypatch) -> None:
     line.send(CALL, memoryview(batch.serialize()))
     assert [line.receive()[0] for _ in range(3)] == [ALIVE] * 3
     go_on.set()
-    assert standing._word(line, 600)[0] == BATCH
+    assert standing._next_message(line, 600)[0] == BATCH
     line.close()
     thread.join(60)
     assert not thread.is_alive()
@@ -208,15 +210,15 @@ def test_a_worker_that_takes_long_says_that_it_is_at_work(monkeypatch) -> None:
 def test_a_worker_that_is_at_work_for_ever_is_given_up() -> None:
     ours, theirs = socket.socketpair()
     with theirs:
-        Line(theirs, 60).send(ALIVE)
+        WorkerConnection(theirs, 60).send(ALIVE)
         with pytest.raises(TimeoutError, match="made nothing"):
-            standing._word(Line(ours, 60), 0.0)
+            standing._next_message(WorkerConnection(ours, 60), 0.0)
 
 
 def test_who_waits_for_a_worker_that_is_let_go_waits_no_longer() -> None:
     ours, theirs = socket.socketpair()
-    worker = standing.StandingWorker(None, Spark(), work(), (TEXTS, TEXTS))
-    worker._line = Line(ours, 2_000)
+    worker = standing.PersistentWorker(None, Spark(), work(), (TEXTS, TEXTS))
+    worker._line = WorkerConnection(ours, 2_000)
     with theirs:
         threading.Timer(0.1, worker.release).start()
         with pytest.raises(SparkError, match="gone"):
@@ -224,10 +226,10 @@ def test_who_waits_for_a_worker_that_is_let_go_waits_no_longer() -> None:
 
 
 def test_a_worker_that_stands_still_is_told_from_one_that_is_gone_and_its_job_is_cancelled(monkeypatch) -> None:
-    monkeypatch.setattr(standing, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(standing, "_HEARTBEAT_TIMEOUT_S", 0.01)
     ours, theirs = socket.socketpair()
-    worker = standing.StandingWorker(None, Spark(), work(), (TEXTS, TEXTS))
-    worker._line = Line(ours, 2_000)
+    worker = standing.PersistentWorker(None, Spark(), work(), (TEXTS, TEXTS))
+    worker._line = WorkerConnection(ours, 2_000)
     worker._came = float("inf")
     cancelled: list[bool] = []
     worker._jobs = [SimpleNamespace(cancel=lambda: cancelled.append(True))]  # type: ignore[list-item]
@@ -241,5 +243,5 @@ def test_a_worker_that_stands_still_is_told_from_one_that_is_gone_and_its_job_is
 
 @pytest.mark.parametrize("tls", [False, True])
 def test_what_goes_to_spark_by_tls_does_not_come_back_in_the_clear(*, tls: bool) -> None:
-    worker = standing.StandingWorker(None, Spark(ssl=tls), work(), (TEXTS, TEXTS))
+    worker = standing.PersistentWorker(None, Spark(ssl=tls), work(), (TEXTS, TEXTS))
     assert (worker._again == float("inf")) == tls

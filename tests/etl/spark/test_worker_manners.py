@@ -10,14 +10,14 @@ import pytest
 
 _STORY = """
 import gc
-from etl.spark.worker import freeze_loaded
-freeze_loaded()
+from sluice.etl.spark.worker_tuning import freeze_gc
+freeze_gc()
 first = gc.get_freeze_count()
 kept = [[] for _ in range(1000)]
-freeze_loaded()
+freeze_gc()
 assert gc.get_freeze_count() == first, "a task that loads nothing new"
 import xml.dom.minidom
-freeze_loaded()
+freeze_gc()
 print(gc.get_freeze_count() - first)
 """
 
@@ -29,8 +29,8 @@ def test_what_a_later_task_loads_is_frozen_too() -> None:
 
 _BUFFERS = """
 import resource
-from etl.spark.worker import keep_heap
-keep_heap()
+from sluice.etl.spark.worker_tuning import tune_malloc
+tune_malloc()
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(20):

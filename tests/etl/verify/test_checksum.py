@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from cli._verify_job import lines
-from etl.downstream import MySQLSession
-from etl.verify.checksum import Checksum, ServerColumn, checksum_columns
-from etl.verify.result import TableResult, VerifySummary
-from etl.verify.tables import LeftOut
+from sluice.cli._verify_job import lines
+from sluice.etl.downstream import MySQLSession
+from sluice.etl.verify.checksum import Checksum, ServerColumn, checksum_columns
+from sluice.etl.verify.result import TableResult, VerifySummary
+from sluice.etl.verify.tables import ExcludedTable
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import column
 
@@ -127,7 +127,7 @@ def test_text_beyond_the_servers_packets_is_not_taken_for_null(
 
 
 def test_where_nothing_was_compared_both_sides_are_not_equal() -> None:
-    left = (LeftOut("d.t", "the settings leave it out"),)
+    left = (ExcludedTable("d.t", "the settings leave it out"),)
     summary = VerifySummary("v1", "done", left_out=left)
     assert not summary.equal
     assert list(lines(summary))[-1].startswith("nothing was compared, 1 tables were left out")

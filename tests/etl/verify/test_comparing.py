@@ -16,21 +16,22 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from etl.copy.definitions import Definitions
-from etl.copy.tidb_sql import TidbAddress
-from etl.downstream import MySQLSession
-from etl.rules import Filter
-from etl.verify import comparing, ranges
-from etl.verify.differences import differences_of
-from etl.verify.tables import only_downstream
-from tests.embedded.sql_harness import port
+from sluice.etl.changes.rules import Filter
+from sluice.etl.copy.definitions import SourceSchema
+from sluice.etl.copy.tidb_sql import TidbAddress
+from sluice.etl.downstream import MySQLSession
+from sluice.etl.verify import range_compare as comparing
+from sluice.etl.verify import ranges
+from sluice.etl.verify.differences import differences_of
+from sluice.etl.verify.tables import only_downstream
+from sluice.tidb.schema import Schema, Table
+from tests.devstack.sql_harness import port
 from tests.etl.copy.copying import definitions
 from tests.etl.copy.given_rows import NOW, serving
 from tests.etl.copy.test_random_tables import KINDS, Made, made_tables, port_rows
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import table
 from tests.etl.verify.replicas import Replica
-from upstream.schema import Schema, Table
 
 TABLES = int(os.environ.get("SLUICE_TEST_TABLES", "3"))
 
@@ -64,7 +65,7 @@ def replica_of(server: MariaDBServer, folder: Path, one: Table, rows: Sequence[l
     """Of one table, which is copied."""
     schema = Schema(one.schema_id, one.schema_name, "utf8mb4", "utf8mb4_bin")
     with serving(one, rows, region_rows=50) as address:
-        made = Replica(address, Definitions(NOW - 1, 5, (schema,), (one,)), server, folder)
+        made = Replica(address, SourceSchema(NOW - 1, 5, (schema,), (one,)), server, folder)
         made.copy()
         yield made
 
@@ -84,8 +85,8 @@ LOG = table(13, "log", "v varchar(40)")
 @pytest.fixture
 def cut_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranges, "RANGE_BYTES", 4096)
-    monkeypatch.setattr(comparing, "READ_ROWS", 10)
-    monkeypatch.setattr(comparing, "HELD_ROWS", 100)
+    monkeypatch.setattr(comparing, "ROWS_PER_READ", 10)
+    monkeypatch.setattr(comparing, "MAX_HELD_ROWS", 100)
 
 
 def rows_of(one: Table) -> list[list[Any]]:
@@ -123,11 +124,11 @@ def test_what_differs_in_a_large_table_is_found_by_cutting_it(
 
 
 @pytest.mark.usefixtures("cut_small")
-@pytest.mark.parametrize("most_apart", [comparing.MOST_APART, 20])
+@pytest.mark.parametrize("most_apart", [comparing.MAX_DIFFERING_ROWS, 20])
 def test_where_two_servers_order_text_in_two_ways_only_what_differs_is_found(
     mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_apart: int
 ) -> None:
-    monkeypatch.setattr(comparing, "MOST_APART", most_apart)
+    monkeypatch.setattr(comparing, "MAX_DIFFERING_ROWS", most_apart)
     rows = [[f"{'Code' if n % 3 else 'code'} {n:03}".encode(), f"v{n}".encode()] for n in range(300)]
     name = CODES.full_name
     with replica_of(mariadb, tmp_path, CODES, sorted(rows)) as replica:
@@ -163,7 +164,7 @@ def test_tables_and_columns_that_only_the_downstream_has_are_reported(mariadb: M
 def test_of_a_table_that_differs_everywhere_some_rows_are_looked_at_and_the_others_counted(
     mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparing, "MOST_APART", 50)
+    monkeypatch.setattr(comparing, "MAX_DIFFERING_ROWS", 50)
     with replica_of(mariadb, tmp_path, ACCOUNT, rows_of(ACCOUNT)) as replica:
         run(mariadb, f"UPDATE {ACCOUNT.full_name} SET v = CONCAT(v, ' ')")
         found = replica.compare()[ACCOUNT.full_name].found

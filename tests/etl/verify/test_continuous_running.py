@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from etl.backfill import run_backfill
-from etl.backfill.tables import UpstreamTables
-from etl.settings import Verify
-from etl.verify import VerifyError, VerifyRequest, VerifySummary, create_verify, run_verify
-from etl.verify.continuous import Continuous, ContinuousSummary
-from etl.verify.repair import again, create_repair, repair_sql
-from relay import ClaimLostError, Mending, RelayLog
-from relay.jobs import Runner
-from relay.verified import TableVerified, Verifications, VerifiedRun
-from tests.etl.backfill.running import DATABASE, Pipeline, pipeline, typing
+from sluice.etl.copy.backfill import run_backfill
+from sluice.etl.copy.backfill.upstream_catalog import UpstreamCatalog
+from sluice.etl.settings import Verify
+from sluice.etl.verify import VerifyError, VerifyRequest, VerifySummary, create_verify, run_verify
+from sluice.etl.verify.continuous import ContinuousSummary, ContinuousVerifier
+from sluice.etl.verify.repair import create_repair, recheck_request, repair_sql
+from sluice.relay import ClaimLostError, RelayLog, TableRepair
+from sluice.relay.jobs import Runner
+from sluice.relay.verification_log import TableVerified, Verifications, VerifiedRun
+from tests.etl.copy.backfill.running import DATABASE, Pipeline, pipeline, typing
 from tests.etl.mariadb_fixture import MariaDBServer
 
 NAME = f"{DATABASE}.load_1"
@@ -48,9 +48,9 @@ def running(
 class Watcher:
     """One process of it, pass by pass, by a clock of its own."""
 
-    def __init__(self, running: Pipeline, upstream: UpstreamTables) -> None:
+    def __init__(self, running: Pipeline, upstream: UpstreamCatalog) -> None:
         self.now_ms = next(_CLOCKS)
-        self.work = Continuous(running.settings, upstream, threading.Event(), lambda: self.now_ms)
+        self.work = ContinuousVerifier(running.settings, upstream, threading.Event(), lambda: self.now_ms)
 
     def hurry(self) -> None:
         """All of the round is due, or the next one."""
@@ -71,7 +71,7 @@ class Watcher:
 
 @contextmanager
 def watching(running: Pipeline) -> Iterator[Watcher]:
-    with UpstreamTables.of(running.settings) as upstream:
+    with UpstreamCatalog.connect(running.settings) as upstream:
         made = Watcher(running, upstream)
         try:
             yield made
@@ -141,8 +141,8 @@ def test_since_when_nothing_can_be_read_is_noted_until_rows_are_compared_again(
 ) -> None:
     notes = Verifications(RelayLog.open(running.settings.relay.url))
     nobody = replace(running.settings, upstream=replace(running.settings.upstream, sql_port=1))
-    with UpstreamTables.of(nobody) as upstream:
-        blind = Continuous(nobody, upstream, threading.Event(), lambda: next(_CLOCKS))
+    with UpstreamCatalog.connect(nobody) as upstream:
+        blind = ContinuousVerifier(nobody, upstream, threading.Event(), lambda: next(_CLOCKS))
         blind.run(0.5)
         blind.close()
     assert [line.levelname for line in caplog.records if "verification waits" in line.message] == ["WARNING"]
@@ -171,14 +171,14 @@ def test_what_is_known_of_a_table_that_the_upstream_has_no_longer_is_forgotten(r
 
 def test_a_table_that_a_job_is_bringing_rows_of_is_left_alone(running: Pipeline) -> None:
     relay = RelayLog.open(running.settings.relay.url)
-    with watching(running) as watcher, UpstreamTables.of(running.settings) as upstream:
+    with watching(running) as watcher, UpstreamCatalog.connect(running.settings) as upstream:
         tables = {table.full_name: table.id for table in upstream.definitions(upstream.now()).tables}
-        relay.appointments.mend(Mending("job.1", "job", (tables[NAME],)))
+        relay.aligned_chunks.begin_repair(TableRepair("job.1", "job", (tables[NAME],)))
         running.downstream(f"DELETE FROM {NAME} WHERE id = 400")
         watcher.hurry()
         watcher.until(lambda told: watcher.work.is_idle(), running)
         assert not watcher.work.suspects()
-        relay.appointments.mended("job.1")
+        relay.aligned_chunks.mended("job.1")
         watcher.hurry()
         found = watcher.until(lambda told: told.open_rows, running)
         assert [one.key["id"] for one in found.differences] == [400]
@@ -208,7 +208,7 @@ def test_a_repair_brings_the_rows_that_differ_and_no_others_and_they_are_the_sam
     done = run_backfill(running.settings, job.id, Runner("test"), read=running.read).tables[NAME]
     running.control.stop()
     assert [done[kind] for kind in ("rows", "inserted", "replaced", "deleted", "same")] == [2, 1, 1, 1, 0]
-    after = verified(running, again(summary))
+    after = verified(running, recheck_request(summary))
     assert after.equal and [one.name for one in after.tables] == [NAME]
     assert list(repair_sql(running.settings, after)) == []
     with pytest.raises(VerifyError, match="nothing to repair"):

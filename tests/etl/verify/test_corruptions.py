@@ -8,13 +8,13 @@ from typing import Any
 import pymysql
 import pytest
 
-from etl.copy.tidb_sql import TidbAddress
-from etl.downstream import MySQLSession
-from etl.rules import Filter
-from etl.verify.repair import table_repair
-from etl.verify.repair_sql import TableRepair, repair_script
-from etl.verify.rows_apart import Apart
-from tests.embedded.sql_harness import port
+from sluice.etl.changes.rules import Filter
+from sluice.etl.copy.tidb_sql import TidbAddress
+from sluice.etl.downstream import MySQLSession
+from sluice.etl.verify.repair import table_repair
+from sluice.etl.verify.repair_sql import RepairStatements, repair_script
+from sluice.etl.verify.row_diff import RowDiff
+from tests.devstack.sql_harness import port
 from tests.etl.copy.copying import CLUSTER, definitions
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.verify.corrupting import Damager, damaged
@@ -34,12 +34,12 @@ def replica(mariadb_server: MariaDBServer, tmp_path_factory: pytest.TempPathFact
         yield made
 
 
-def found(replica: Replica) -> dict[str, Apart]:
+def found(replica: Replica) -> dict[str, RowDiff]:
     """The rows that differ, by table."""
     return {name: one.found.apart for name, one in replica.compare().items() if one.found.apart is not None}
 
 
-def repaired(replica: Replica, wrong: dict[str, Apart]) -> tuple[int, int]:
+def repaired(replica: Replica, wrong: dict[str, RowDiff]) -> tuple[int, int]:
     """Run what a repair prints; how many rows it says were repaired, and should have been."""
     session = MySQLSession(replica.server.downstream)
     session.connect()
@@ -50,7 +50,7 @@ def repaired(replica: Replica, wrong: dict[str, Apart]) -> tuple[int, int]:
     return run(replica, repairs)
 
 
-def run(replica: Replica, repairs: list[TableRepair]) -> tuple[int, int]:
+def run(replica: Replica, repairs: list[RepairStatements]) -> tuple[int, int]:
     script = repair_script(replica.known.ts, ("`tidb_binlog`.`checkpoint`", CLUSTER), repairs)
     last: tuple[Any, ...] = ()
     with replica.server.connect() as connection, connection.cursor() as cursor:

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from embedded.stack import Stack, StackError
-from etl.landing.planner import UnreadPumpError
-from etl.sinks import ApplyError
-from relay import RelayLog
-from tests.etl.backfill.running import DATABASE, Pipeline, pipeline, typing
+from sluice.devstack.stack import Stack, StackError
+from sluice.etl.downstream.sinks import ApplyError
+from sluice.etl.landing.planner import UnreadPumpError
+from sluice.relay import RelayLog
+from tests.etl.copy.backfill.running import DATABASE, Pipeline, pipeline, typing
 from tests.etl.mariadb_fixture import MariaDBServer
 
 pytestmark = pytest.mark.slow
@@ -68,7 +68,7 @@ def said(typed: Callable[..., Result], *words: str, code: int | None) -> str:
 
 def resume_when_mending(running: Pipeline, log: RelayLog) -> None:
     """As somebody does who reads that the repair has begun: applying starts again."""
-    running.wait(log.appointments.mendings, "the repair has begun")
+    running.wait(log.aligned_chunks.repairs, "the repair has begun")
     running.start_applying()
 
 

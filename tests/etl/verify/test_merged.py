@@ -10,21 +10,22 @@ from typing import Any
 
 import pytest
 
-from etl.backfill.table_key import range_key
-from etl.copy.definitions import Definitions
-from etl.copy.tidb_session import TidbAddress
-from etl.rules import Route, Routes
-from etl.verify import VerifyError, VerifySummary, comparing, ranges
-from etl.verify.live_rows import live_rows
-from etl.verify.repair import create_repair
-from etl.verify.result import TableResult
-from etl.verify.run import KIND
+from sluice.etl.changes.rules import Route, Routes
+from sluice.etl.copy.backfill.table_key import range_key
+from sluice.etl.copy.definitions import SourceSchema
+from sluice.etl.copy.tidb_session import TidbAddress
+from sluice.etl.verify import VerifyError, VerifySummary, ranges
+from sluice.etl.verify import range_compare as comparing
+from sluice.etl.verify.live_rows import open_live_rows
+from sluice.etl.verify.repair import create_repair
+from sluice.etl.verify.result import TableResult
+from sluice.etl.verify.run import KIND
+from sluice.tidb.schema import Schema, Table
 from tests.etl.copy.copying import CLUSTER
 from tests.etl.copy.given_rows import NOW, serving_all
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import table
 from tests.etl.verify.replicas import Replica
-from upstream.schema import Schema, Table
 
 ONE = table(21, "orders_1", "id int", "v varchar(40)", primary="id", clustered=True)
 TWO = table(22, "orders_2", "id int", "v varchar(40)", primary="id", clustered=True)
@@ -53,7 +54,7 @@ def merged(server: MariaDBServer, folder: Path, *tables: Table) -> Iterator[Repl
         ALONE.id: rows(0, 9),
     }
     with serving_all(tables, held, region_rows=50) as address:
-        made = Replica(address, Definitions(NOW - 1, 5, (schema,), tables), server, folder)
+        made = Replica(address, SourceSchema(NOW - 1, 5, (schema,), tables), server, folder)
         made.settings = replace(made.settings, routes=Routes((RULE,)))
         made.copy()
         yield made
@@ -70,7 +71,7 @@ def test_merged_tables_are_compared_as_one_and_what_differs_is_found_whichever_i
     mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranges, "RANGE_BYTES", 4096)
-    monkeypatch.setattr(comparing, "READ_ROWS", 10)
+    monkeypatch.setattr(comparing, "ROWS_PER_READ", 10)
     with merged(mariadb, tmp_path, ONE, TWO, ALONE) as replica:
         found = replica.compare()
         assert {name: (one.found.rows, one.found.apart) for name, one in found.items()} == {
@@ -103,7 +104,7 @@ class Known:
     def address(self) -> TidbAddress:
         return self.replica.address
 
-    def definitions(self, ts: int) -> Definitions:
+    def definitions(self, ts: int) -> SourceSchema:
         return self.replica.known
 
 
@@ -119,7 +120,7 @@ def test_rows_of_merged_tables_are_compared_all_the_time_whichever_of_them_was_c
                 f"INSERT INTO {MERGED} VALUES (500, 'nobody''s')",
             ],
         )
-        with live_rows(replica.settings, CLUSTER, Known(replica), 10) as rows:
+        with open_live_rows(replica.settings, CLUSTER, Known(replica), 10) as rows:
             assert {i: t.full_name for i, t in rows.tables.items()} == {
                 ONE.id: ONE.full_name, SPELLED.id: ONE.full_name, ALONE.id: ALONE.full_name,
             }  # fmt: skip
@@ -142,7 +143,7 @@ def test_merged_tables_with_other_columns_are_not_compared_and_named(mariadb: Ma
 
 
 def test_a_job_that_repairs_merged_tables_is_refused_with_the_way_out(mariadb: MariaDBServer, tmp_path: Path) -> None:
-    replica = Replica(None, Definitions(NOW - 1, 5, (), ()), mariadb, tmp_path)  # type: ignore[arg-type]
+    replica = Replica(None, SourceSchema(NOW - 1, 5, (), ()), mariadb, tmp_path)  # type: ignore[arg-type]
     settings = replace(
         replica.settings, routes=Routes((RULE,)), upstream=replace(replica.settings.upstream, sql_host="t")
     )

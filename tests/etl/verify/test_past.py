@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from etl.apply import run_apply
-from etl.asof import here
-from etl.base.downstream_reader import DownstreamSnapshot
-from etl.rules import Route, Routes
-from etl.settings import Settings
-from etl.verify.past import PastSide
-from relay import RelayLog
+from sluice.etl.apply import run_apply
+from sluice.etl.changes.rules import Route, Routes
+from sluice.etl.history.as_of import run_locally
+from sluice.etl.history.snapshots.consistent_reader import ConsistentReader
+from sluice.etl.settings import Settings
+from sluice.etl.verify.archive_endpoint import ArchiveEndpoint
+from sluice.relay import RelayLog
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.odd_names import ROWS, odd_tables
 from tests.etl.preparing import local_preparer
@@ -38,10 +38,10 @@ def pipeline(mariadb_server: MariaDBServer, tmp_path_factory: pytest.TempPathFac
     yield settings
 
 
-def compared(settings: Settings) -> tuple[dict[str, tuple[int, int]], int, PastSide]:
+def compared(settings: Settings) -> tuple[dict[str, tuple[int, int]], int, ArchiveEndpoint]:
     """By table how many rows must come and go; how many tables were compared; how."""
-    with DownstreamSnapshot.open(settings.downstream, 7, 1) as snapshot:
-        side = PastSide(settings, snapshot.checkpoint.commit_ts, here)
+    with ConsistentReader.open(settings.downstream, 7, 1) as snapshot:
+        side = ArchiveEndpoint(settings, snapshot.checkpoint.commit_ts, run_locally)
         found = [one for opened in side.open() for one in opened.compare(snapshot, lambda doing: None)]
     wrong = {
         one.table.full_name: (one.apart.come.num_rows, one.apart.gone.num_rows)

@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from etl.backfill.tables import TableSize
-from etl.verify.budget import Budget
-from etl.verify.continuous_state import ContinuousState, StateFile, Suspect, Sweep
-from etl.verify.sweep_round import Low, Round, Stretch
-from relay.storage import open_storage
+from sluice.etl.copy.backfill.upstream_catalog import TableSize
+from sluice.etl.verify.continuous_state import ContinuousState, ContinuousStateFile, PendingMismatch, ScanState
+from sluice.etl.verify.full_scan import FullScan, Low, ScanRange
+from sluice.etl.verify.rate_limit import ReadBudget
+from sluice.relay.storage import open_storage
+from sluice.tidb.schema import Table
 from tests.etl.story import table
-from upstream.schema import Table
 
 DAY_MS = 86_400_000
 TABLES = [table(n, name, "id bigint", "v int", primary="id") for n, name in ((1, "a"), (2, "b"), (3, "c"))]
@@ -35,7 +35,7 @@ class Rows:
         return {f"d.{name}": TableSize(rows, size.get(name, 100)) for name, rows in self.rows.items()}
 
 
-def gone_through(made: Round, tables: list[Table], now_ms: int, rows: Rows) -> list[Stretch]:
+def gone_through(made: FullScan, tables: list[Table], now_ms: int, rows: Rows) -> list[ScanRange]:
     """All stretches until the round is over, each as large as it is."""
     found = []
     while (stretch := made.next(tables, rows, now_ms)) is not None:
@@ -48,7 +48,7 @@ def gone_through(made: Round, tables: list[Table], now_ms: int, rows: Rows) -> l
 
 def test_every_row_of_every_table_is_in_one_stretch_and_a_large_table_without_a_key_in_none() -> None:
     rows = Rows(a=4500, b=1, c=2000, keyless=7, large=10)
-    made = Round(Sweep(), 7, rows)
+    made = FullScan(ScanState(), 7, rows)
     assert made.is_due(5)
     found = [(s.table.name, s.condition) for s in gone_through(made, [*TABLES, KEYLESS, LARGE], 9, rows)]
     assert found == [
@@ -60,7 +60,7 @@ def test_every_row_of_every_table_is_in_one_stretch_and_a_large_table_without_a_
 
 def test_tables_that_are_merged_are_gone_through_once_in_stretches_that_are_large_of_none_of_them() -> None:
     rows = Rows(a=100, b=4500, c=1)
-    made = Round(Sweep(), 7, rows)
+    made = FullScan(ScanState(), 7, rows)
     made.merged = {"d.a": TABLES[:2]}
     assert made.is_due(5) and made.sweep.total == 4600 + 2000
     found = [(s.table.name, s.condition) for s in gone_through(made, [TABLES[0], TABLES[2]], 9, rows)]
@@ -70,7 +70,7 @@ def test_tables_that_are_merged_are_gone_through_once_in_stretches_that_are_larg
 
 def test_the_round_lasts_as_long_as_the_settings_say_and_the_next_begins_then() -> None:
     rows = Rows(a=100_000)
-    made = Round(Sweep(), 10, rows)
+    made = FullScan(ScanState(), 10, rows)
     days = 0.0
     at = []
     while not made.sweep.is_over:
@@ -86,20 +86,20 @@ def test_the_round_lasts_as_long_as_the_settings_say_and_the_next_begins_then() 
 
 
 def test_a_round_that_cannot_keep_up_is_told_of() -> None:
-    made = Round(Sweep(), 1, Rows(a=100_000))
+    made = FullScan(ScanState(), 1, Rows(a=100_000))
     assert made.is_due(1) and not made.is_late(DAY_MS)
     assert made.is_late(DAY_MS + 2)
 
 
 def test_another_process_goes_on_where_the_one_before_was_and_tables_may_come_and_go() -> None:
     rows = Rows(a=100, b=5000, c=100)
-    made = Round(Sweep(), 1, rows)
+    made = FullScan(ScanState(), 1, rows)
     assert made.is_due(1)
     for _ in range(2):
         stretch = made.next(TABLES, rows, 1)
         assert stretch is not None
         made.did(stretch, 100)
-    again = Round(Sweep(**asdict(made.sweep)), 1, rows)
+    again = FullScan(ScanState(**asdict(made.sweep)), 1, rows)
     going_on = again.next(TABLES, rows, 2)
     assert going_on is not None and going_on.condition == "`id` >= 2000 AND `id` < 4000"
     without = again.next([TABLES[0], TABLES[2]], rows, 2)
@@ -108,7 +108,7 @@ def test_another_process_goes_on_where_the_one_before_was_and_tables_may_come_an
 
 def test_more_rows_than_were_thought_are_compared_all_and_hurry_nobody() -> None:
     rows = Rows(a=2000, b=2000)
-    made = Round(Sweep(), 1, rows)
+    made = FullScan(ScanState(), 1, rows)
     assert made.is_due(0) or made.is_due(1)
     rows.rows["a"] = 50_000
     first = made.next(TABLES[:2], rows, 1)
@@ -123,17 +123,19 @@ def test_more_rows_than_were_thought_are_compared_all_and_hurry_nobody() -> None
 
 def test_what_is_known_is_kept_and_a_file_that_cannot_be_read_is_a_beginning(tmp_path: object) -> None:
     storage = open_storage(f"file://{tmp_path}")
-    state = ContinuousState(7, 1, Sweep(1, "d.a", ["5"]), [Suspect("d.a", "`id` IN (1)", 3, confirmed=True, rows=2)])
-    StateFile(storage).keep(state)
-    assert StateFile(storage).load() == state
+    state = ContinuousState(
+        7, 1, ScanState(1, "d.a", ["5"]), [PendingMismatch("d.a", "`id` IN (1)", 3, confirmed=True, rows=2)]
+    )
+    ContinuousStateFile(storage).keep(state)
+    assert ContinuousStateFile(storage).load() == state
     assert state.open_rows("d.a") == 2 and state.open_rows("d.b") == 0
     storage.replace("verified/continuous.json", b'{"changes_ts": 1}')
-    assert StateFile(storage).load() == ContinuousState()
+    assert ContinuousStateFile(storage).load() == ContinuousState()
 
 
 def test_whichever_of_rows_and_bytes_is_used_up_first_is_waited_for() -> None:
     now = [100.0]
-    budget = Budget(1000, 1_000_000, lambda: now[0])
+    budget = ReadBudget(1000, 1_000_000, lambda: now[0])
     budget.used(500, 10)
     assert 0.4 < budget.wait_s() <= 0.5
     budget.used(0, 2_000_000)

@@ -11,17 +11,18 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from cli import group
-from etl.settings import Verify
-from etl.verify import TableResult, VerifyError, VerifyRequest, VerifySummary, create_verify, run_verify, tasks
-from etl.verify.errors import UnequalError
-from etl.verify.taking import Taking
-from expectations.upstream_rows import compared_with_upstream
-from relay.jobs import CANCEL, CANCELLED, DONE, PAUSE, PAUSED, Runner
-from relay.verified import Verifications
-from tests.etl.backfill.running import DATABASE, Pipeline, pipeline
+from sluice.cli import group
+from sluice.etl.settings import Verify
+from sluice.etl.tasks import verify as tasks
+from sluice.etl.verify import TableResult, VerifyError, VerifyRequest, VerifySummary, create_verify, run_verify
+from sluice.etl.verify.errors import UnequalError
+from sluice.etl.verify.result_collector import ResultCollector
+from sluice.expectations.upstream_rows import compared_with_upstream
+from sluice.relay.jobs import CANCEL, CANCELLED, DONE, PAUSE, PAUSED, Runner
+from sluice.relay.verification_log import Verifications
+from sluice.tidb import tso
+from tests.etl.copy.backfill.running import DATABASE, Pipeline, pipeline
 from tests.etl.mariadb_fixture import MariaDBServer
-from upstream import tso
 
 
 @pytest.fixture(scope="module")
@@ -101,17 +102,17 @@ def test_a_paused_verification_goes_on_with_the_tables_that_are_left(
 ) -> None:
     running.caught_up()
     job = create_verify(running.settings, VerifyRequest(), "test")
-    take = Taking.take
+    take = ResultCollector.take
 
     def paused_then(self: Any, result: TableResult) -> None:
         take(self, result)
         job.order(PAUSE, "test")
         self.run.look()
 
-    monkeypatch.setattr(Taking, "take", paused_then)
+    monkeypatch.setattr(ResultCollector, "take", paused_then)
     paused = run_verify(running.settings, job.id, Runner("test"))
     assert (paused.state, len(paused.tables)) == (PAUSED, 1)
-    monkeypatch.setattr(Taking, "take", take)
+    monkeypatch.setattr(ResultCollector, "take", take)
     summary = run_verify(running.settings, job.id, Runner("test"))
     assert (summary.state, summary.equal, len(summary.tables)) == (DONE, True, len(running.tables()))
     assert paused.tables[0] in summary.tables, "it was not compared again"

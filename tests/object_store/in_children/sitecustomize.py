@@ -10,7 +10,7 @@ import sys
 
 class _Moved(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
-        if name != "relay.storage._local":
+        if name != "sluice.relay.storage._local":
             return None
         sys.meta_path.remove(self)
         found = importlib.util.find_spec(name)

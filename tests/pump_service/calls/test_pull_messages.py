@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pump_service import kernel
-from pump_service.kernel import plain
-from pump_service.store.binlog_head import merge
-from upstream import pb
+from sluice.pump_service import kernel
+from sluice.pump_service.kernel import plain
+from sluice.pump_service.store.binlog_head import merge
+from sluice.tidb import pb
 
 TS = st.one_of(st.integers(1, 300), st.integers(2**40, 2**41), st.integers(2**57, 2**63 - 10))
 KEYS = st.sampled_from([b"", b"k", b"\x38\x00\x40\x00", b"k" * 127, b"k" * 128, b"*\x00"])

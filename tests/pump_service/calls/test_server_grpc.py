@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from pump_service.lane import frames as f
-from pump_service.lane.hpack import encode_headers
+from sluice.pump_service.grpc_fastpath import frames as f
+from sluice.pump_service.grpc_fastpath.hpack import encode_headers
+from sluice.tidb import pb
+from sluice.tidb.pumps import PumpReader, PumpReadError, WindowBounds, window_from_bytes
 from tests.pump_service.pumpkit import CLUSTER, Client, Site, binlog, request
 from tests.pump_service.rawhttp2 import CALL, RawClient, grpc_body
-from upstream import pb
-from upstream.pumps import PumpReader, PumpReadError, WindowBounds, handed_window
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +100,9 @@ def test_a_small_window_comes_with_its_bounds_and_a_larger_one_does_not(site, cl
     with PumpReader(site.pumps[0].address, CLUSTER) as reader:
         bounds = reader.bounds(lo, site.pd.ts(), 5000, 0, 0, 1 << 16)
         (read,) = reader.read(lo, bounds.hi)
-        assert handed_window("a", bounds.window, lo, bounds.hi).equals(read)
+        assert window_from_bytes("a", bounds.window, lo, bounds.hi).equals(read)
         middle = written[9][1]
-        assert handed_window("a", bounds.window, lo, middle).equals(read.slice(0, 10))
+        assert window_from_bytes("a", bounds.window, lo, middle).equals(read.slice(0, 10))
         assert not reader.bounds(lo, site.pd.ts(), 5000, 0, 0, bounds.bytes - 1).window
         assert not reader.bounds(bounds.hi, bounds.hi, 0, 0, 0, 1 << 16).window
 
@@ -144,29 +144,29 @@ def test_a_pump_at_rest_leaves_it_to_another_one_to_check_the_timestamp_and_move
             pass  # an earlier test's Prewrite may be open
         found = None
         while found is None:
-            found = reader.begin_bounds(lo, ahead, *asked, ts_is_checked=True).get()
-            reader._lean._again = 0.0  # it was at work still, and refused the timestamp
+            found = reader.request_bounds(lo, ahead, *asked, ts_is_checked=True).get()
+            reader._unary._again = 0.0  # it was at work still, and refused the timestamp
         assert found == WindowBounds(ahead, ahead, 0, 0)
-        assert reader.begin_bounds(lo, ahead, *asked).get() is None, "whoever is to check it refuses it"
-        reader._lean._again = 0.0
+        assert reader.request_bounds(lo, ahead, *asked).get() is None, "whoever is to check it refuses it"
+        reader._unary._again = 0.0
         now = site.pd.ts()
         assert now <= reader.bounds(lo, now, *asked).max_commit_ts < ahead
         start, commit = client.transaction(site.pd, b"after")
         now = site.pd.ts()
-        found = reader.begin_bounds(lo, ahead, *asked, ts_is_checked=True).get()
+        found = reader.request_bounds(lo, ahead, *asked, ts_is_checked=True).get()
         assert (found.max_commit_ts, found.hi, found.transactions) == (ahead, ahead, 1)
-        assert handed_window("a", found.window, lo, ahead)["commit_ts"].to_pylist() == [commit]
+        assert window_from_bytes("a", found.window, lo, ahead)["commit_ts"].to_pylist() == [commit]
         assert now <= reader.bounds(lo, now, *asked).max_commit_ts < ahead
         client.write(binlog(0, start := site.pd.ts()))
         now = site.pd.ts()
-        assert reader.begin_bounds(commit, now, 0, *asked[1:], ts_is_checked=True).get().max_commit_ts < now
+        assert reader.request_bounds(commit, now, 0, *asked[1:], ts_is_checked=True).get().max_commit_ts < now
         client.write(binlog(1, start, site.pd.ts()))
 
 
 def test_of_what_lies_before_the_pumps_start_it_tells_only_what_it_has_looked_up(site, client):
     with PumpReader(site.pumps[0].address, CLUSTER) as reader:
         ahead = site.pd.ts() + (10**9 << 18)
-        assert reader.begin_bounds(1, ahead, 0, 0, 0, 0, ts_is_checked=True).get() is None
+        assert reader.request_bounds(1, ahead, 0, 0, 0, 0, ts_is_checked=True).get() is None
 
 
 def test_bounds_wait_for_an_open_prewrite_no_longer_than_asked(site, client):
@@ -412,9 +412,9 @@ def test_bounds_that_are_asked_for_side_by_side_are_those_of_the_call(site, clie
         client.transaction(site.pd, b"s" * size)
     with PumpReader(site.pumps[0].address, CLUSTER) as reader:
         asked = lo, site.pd.ts(), 5000, 0, 0, 1 << 16
-        begun = [reader.begin_bounds(*asked) for _ in range(3)]
+        begun = [reader.request_bounds(*asked) for _ in range(3)]
         assert [one.get() for one in begun] == [reader.bounds(*asked)] * 3
-        assert reader.begin_bounds(lo, site.pd.ts() + (10**9 << 18)).get() is None  # refused: bounds says why
+        assert reader.request_bounds(lo, site.pd.ts() + (10**9 << 18)).get() is None  # refused: bounds says why
 
 
 _GZIP = (b"grpc-encoding", b"gzip")

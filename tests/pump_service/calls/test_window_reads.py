@@ -8,18 +8,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pump_service.calls import pulls, window_service, windows
-from pump_service.calls.window_reads import _Reading
-from pump_service.calls.window_service import WindowService
-from pump_service.config import Config
-from pump_service.lane import LaneLimits
-from pump_service.lane import frames as f
-from pump_service.server import Pump
-from pump_service.store import StoreOptions
+from sluice.pump_service.calls import pulls, window_service, windows
+from sluice.pump_service.calls.window_reads import _WindowRead
+from sluice.pump_service.calls.window_service import WindowService
+from sluice.pump_service.config import Config
+from sluice.pump_service.grpc_fastpath import FastPathLimits
+from sluice.pump_service.grpc_fastpath import frames as f
+from sluice.pump_service.server import PumpServer
+from sluice.pump_service.store import StoreOptions
+from sluice.tidb import pb
+from sluice.tidb.pumps import PumpReader
 from tests.pump_service.pumpkit import CLUSTER, Client, Site, free_port
 from tests.pump_service.rawhttp2 import CALL, RawClient
-from upstream import pb
-from upstream.pumps import PumpReader
 
 _READ = tuple((k, b"/sluice.Window/Read" if k == b":path" else v) for k, v in CALL)
 _PULL = tuple((k, b"/binlog.Pump/PullBinlogs" if k == b":path" else v) for k, v in CALL)
@@ -33,7 +33,7 @@ class _Served:
     def __init__(self, folder):
         self.site = Site(folder)
         self.address = f"127.0.0.1:{free_port()}"
-        self.pump = Pump(
+        self.pump = PumpServer(
             Config(
                 addr=self.address,
                 advertise_addr=self.address,
@@ -94,7 +94,7 @@ def collects_no_garbage():
 
 
 def test_readers_that_take_nothing_make_room_for_others_and_are_told(served, monkeypatch):
-    monkeypatch.setattr(window_service, "_STALLED_S", 0.1)
+    monkeypatch.setattr(window_service, "_STALL_TIMEOUT_S", 0.1)
     stalled = [served.stalled() for _ in range(window_service.MAX_READS)]
     assert served.read() == served.commits
     told = [client for client in stalled if client.answer(1).status == "1"]
@@ -104,7 +104,7 @@ def test_readers_that_take_nothing_make_room_for_others_and_are_told(served, mon
 
 
 def test_a_reader_that_the_disk_keeps_waiting_is_not_taken_for_one_that_takes_nothing(served, monkeypatch):
-    monkeypatch.setattr(window_service, "_STEP_S", 0.01)
+    monkeypatch.setattr(window_service, "_WAIT_STEP_S", 0.01)
     read, waits, goes_on = served.pump._store.read_window, threading.Semaphore(0), threading.Event()
     look, looked = WindowService._cancel_stalled, threading.Semaphore(0)
 
@@ -127,7 +127,7 @@ def test_a_reader_that_the_disk_keeps_waiting_is_not_taken_for_one_that_takes_no
         for _ in range(window_service.MAX_READS):
             assert waits.acquire(timeout=60)
         with monkeypatch.context() as impatient:
-            impatient.setattr(window_service, "_STALLED_S", 0)
+            impatient.setattr(window_service, "_STALL_TIMEOUT_S", 0)
             impatient.setattr(WindowService, "_cancel_stalled", counted)
             for _ in range(3):  # by the reader that has no turn yet
                 assert looked.acquire(timeout=60)
@@ -137,7 +137,7 @@ def test_a_reader_that_the_disk_keeps_waiting_is_not_taken_for_one_that_takes_no
 
 @pytest.mark.parametrize("request_of", [_READ, _PULL], ids=["windows", "binlogs"])
 def test_readers_for_whom_the_system_has_no_thread_take_no_place(served, monkeypatch, request_of):
-    monkeypatch.setattr(pulls, "STARTS_OF_A_HOST", 1e9)
+    monkeypatch.setattr(pulls, "STARTS_PER_S_PER_HOST", 1e9)
     start = threading.Thread.start
 
     def none_left(thread):
@@ -151,7 +151,7 @@ def test_readers_for_whom_the_system_has_no_thread_take_no_place(served, monkeyp
     with monkeypatch.context() as without_threads:
         without_threads.setattr(threading.Thread, "start", none_left)
         client = RawClient(served.address)
-        for stream in range(1, 2 * pulls.MAX_READERS_OF_A_HOST + 1, 2):
+        for stream in range(1, 2 * pulls.MAX_READERS_PER_HOST + 1, 2):
             client.call(stream, asked.SerializeToString(), request_of)
             assert client.answer(stream).status == "13"
         client.close()
@@ -190,7 +190,7 @@ def test_a_reader_that_has_left_leaves_nothing_behind(served):
 
 def _being_sent():
     # By type(): isinstance() asks for a lazy object's __class__, which imports what it stands for.
-    return {id(each) for each in gc.get_objects() if type(each) in (_Reading, asyncio.Timeout)}
+    return {id(each) for each in gc.get_objects() if type(each) in (_WindowRead, asyncio.Timeout)}
 
 
 def test_nothing_of_what_was_being_sent_waits_for_pythons_collection_of_garbage(served, collects_no_garbage):
@@ -216,7 +216,7 @@ def test_a_pump_that_leaves_waits_for_no_reader(served):
 
 def test_answers_that_the_client_does_not_take_count_as_calls(served):
     client = RawClient(served.address, _WITHOUT_WINDOW)
-    more = 2 * LaneLimits().calls + 1
+    more = 2 * FastPathLimits().calls + 1
     answered = range(1, more, 2)
     for stream in answered:
         client.call(stream, served.half_a_mib(), _BOUNDS)
@@ -233,11 +233,11 @@ def test_answers_that_the_client_does_not_take_count_as_calls(served):
 
 
 def test_who_takes_nothing_of_an_answer_is_told_and_served_again(served, monkeypatch):
-    monkeypatch.setattr(windows, "_TAKE_S", 0.1)
+    monkeypatch.setattr(windows, "_ACCEPT_TIMEOUT_S", 0.1)
     client = RawClient(served.address, _WITHOUT_WINDOW)
     client.call(1, served.half_a_mib(), _BOUNDS)
     assert (client.answer(1).status, client.answers[1].body) == ("1", b"")
-    monkeypatch.setattr(windows, "_TAKE_S", 60)
+    monkeypatch.setattr(windows, "_ACCEPT_TIMEOUT_S", 60)
     client.send(f.settings({f.SETTING_INITIAL_WINDOW_SIZE: 1 << 20}), f.window_update(0, 1 << 20))
     client.call(3, served.half_a_mib(), _BOUNDS)
     assert client.answer(3).status == "0"

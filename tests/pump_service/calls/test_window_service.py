@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from pump_service.calls.window_service import WindowService
-from pump_service.store import CorruptRecordError, Store
+from sluice.pump_service.calls.window_service import WindowService
+from sluice.pump_service.store import CorruptRecordError, Store
+from sluice.tidb import pb
 from tests.pump_service.pumpkit import CLUSTER, time_limit
 from tests.pump_service.storekit import BASE, OPTIONS, commit, eventually, prewrite, settle, transactions, write
-from upstream import pb
 
 
 def test_bounds_are_told_where_all_of_a_window_was_given_up(tmp_path):

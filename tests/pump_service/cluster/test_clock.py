@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 import grpc
 import pytest
 
-from pump_service.cluster.clock import AHEAD_MS, Clock, TimeLimit
+from sluice.pump_service.cluster.clock import MAX_AHEAD_MS, FutureTsLimit, PdClock
+from sluice.tidb import pb
 from tests.pump_service.pumpkit import CLUSTER, Client, Site, binlog
-from upstream import pb
 
 SECOND = 1000 << 18
 
@@ -40,10 +40,10 @@ def pd() -> FakePD:
 
 
 @pytest.fixture
-def limit(pd: FakePD) -> Iterator[TimeLimit]:
-    clock = Clock(pd)
+def limit(pd: FakePD) -> Iterator[FutureTsLimit]:
+    clock = PdClock(pd)
     clock.fresh()
-    made = TimeLimit(clock)
+    made = FutureTsLimit(clock)
     made.start()
     yield made
     if pd.hangs:
@@ -58,22 +58,24 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_what_is_further_ahead_than_clocks_may_differ_is_refused(pd: FakePD, limit: TimeLimit) -> None:
-    assert not limit.exceeded(pd.now + AHEAD_MS // 2 * SECOND // 1000)
+def test_what_is_further_ahead_than_clocks_may_differ_is_refused(pd: FakePD, limit: FutureTsLimit) -> None:
+    assert not limit.exceeded(pd.now + MAX_AHEAD_MS // 2 * SECOND // 1000)
     assert not limit.exceeded(pd.now - 86_400 * SECOND)
     for ahead in (60, 600, 86_000, 200 * 365 * 86_400):
         assert limit.exceeded(pd.now + ahead * SECOND)
 
 
-def test_a_jump_of_pds_clock_refuses_nobody(pd: FakePD, limit: TimeLimit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pump_service.cluster.clock._PATIENCE_S", 60)  # on a busy machine the answer may take longer
+def test_a_jump_of_pds_clock_refuses_nobody(pd: FakePD, limit: FutureTsLimit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "sluice.pump_service.cluster.clock._PD_WAIT_TIMEOUT_S", 60
+    )  # on a busy machine the answer may take longer
     for _ in range(20):
         pd.now += 3600 * SECOND
         assert not limit.exceeded(pd.now)
 
 
 def test_an_answer_from_before_a_jump_refuses_nobody(pd: FakePD, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pump_service.cluster.clock._PATIENCE_S", 60)
+    monkeypatch.setattr("sluice.pump_service.cluster.clock._PD_WAIT_TIMEOUT_S", 60)
     asked, go_on = threading.Event(), threading.Event()
 
     def slow() -> int:
@@ -85,7 +87,7 @@ def test_an_answer_from_before_a_jump_refuses_nobody(pd: FakePD, monkeypatch: py
         go_on.wait(60)
         return ts
 
-    limit = TimeLimit(Clock(slow))
+    limit = FutureTsLimit(PdClock(slow))
     limit.start()
     limit._ask.set()
     assert asked.wait(60)
@@ -95,12 +97,12 @@ def test_an_answer_from_before_a_jump_refuses_nobody(pd: FakePD, monkeypatch: py
     limit.stop()
 
 
-def test_while_pd_is_away_this_machines_clock_may_vouch_for_a_timestamp(pd: FakePD, limit: TimeLimit) -> None:
+def test_while_pd_is_away_this_machines_clock_may_vouch_for_a_timestamp(pd: FakePD, limit: FutureTsLimit) -> None:
     pd.now -= 3600 * SECOND  # a machine that paused for an hour, and PD can't be asked how late it is
-    late = Clock(pd)
+    late = PdClock(pd)
     late._last = pd.now, time.monotonic()
     pd.away = True
-    alone = TimeLimit(late)
+    alone = FutureTsLimit(late)
     alone.start()
     now = int(time.time() * 1000) << 18
     until(lambda: not alone.exceeded(now))
@@ -112,7 +114,7 @@ def test_while_pd_is_away_this_machines_clock_may_vouch_for_a_timestamp(pd: Fake
     alone.stop()
 
 
-def test_a_pd_that_hangs_holds_up_no_writer(pd: FakePD, limit: TimeLimit) -> None:
+def test_a_pd_that_hangs_holds_up_no_writer(pd: FakePD, limit: FutureTsLimit) -> None:
     class Answer(threading.Condition):
         waits = 0
 
@@ -127,7 +129,7 @@ def test_a_pd_that_hangs_holds_up_no_writer(pd: FakePD, limit: TimeLimit) -> Non
     assert answer.waits < 50  # the first, and those until the question is under way
 
 
-def test_a_readers_mark_is_held_to_what_pd_has_issued(pd: FakePD, limit: TimeLimit) -> None:
+def test_a_readers_mark_is_held_to_what_pd_has_issued(pd: FakePD, limit: FutureTsLimit) -> None:
     assert not limit.mark_exceeded(pd())
     assert limit.mark_exceeded(pd() + 100)
     assert limit.mark_exceeded(pd() + SECOND)

@@ -13,10 +13,10 @@ import grpc
 import httpx
 import pytest
 
-from pump_service.cluster import Heartbeat, NodeError, check_cluster, node_id
+from sluice.pump_service.cluster import Heartbeat, NodeError, check_cluster, node_id
+from sluice.tidb import pb
+from sluice.tidb.etcd import EtcdError, NodeStatus
 from tests.pump_service.pumpkit import CLUSTER, PD, Client, PumpProcess, Site, binlog, free_port
-from upstream import pb
-from upstream.etcd import EtcdError, NodeStatus
 
 
 @pytest.fixture(scope="module")

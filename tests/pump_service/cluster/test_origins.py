@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from pump_service.cluster import Origin, Origins
-from pump_service.cluster import origins as module
+from sluice.pump_service.cluster import ClientConnection, ClientLiveness
+from sluice.pump_service.cluster import client_liveness as module
+from sluice.tidb.etcd import EtcdClient, TiDBServer, tidb_servers
 from tests.pump_service.pumpkit import Etcd
 from tests.pump_service.storekit import BASE, commit, prewrite
-from upstream.etcd import EtcdClient, TiDBServer, tidb_servers
 
 ONE, TWO = TiDBServer("10.0.0.1:4000", 100), TiDBServer("10.0.0.1:4001", 100)
 AWAY = TiDBServer("10.0.0.2:4000", 100)
@@ -32,11 +32,11 @@ class Topology:
 
 @pytest.fixture(autouse=True)
 def _no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "GRACE_S", 0.0)
+    monkeypatch.setattr(module, "DISCONNECT_GRACE_S", 0.0)
     monkeypatch.setattr(module, "_RECENT_S", 0.0)
 
 
-def sent_by(origins: Origins, ip: str) -> Origin:
+def sent_by(origins: ClientLiveness, ip: str) -> ClientConnection:
     """A connection that sent a Prewrite, and etcd was looked at."""
     origin = origins.connect(ip)
     origins.sent([prewrite(BASE)], origin)
@@ -47,7 +47,7 @@ def sent_by(origins: Origins, ip: str) -> Origin:
 @pytest.mark.parametrize("ip", ["10.0.0.1", "::ffff:10.0.0.1"])
 def test_it_is_gone_when_its_connection_is_closed_and_etcd_has_it_no_more(ip: str) -> None:
     etcd = Topology(ONE, AWAY)
-    origins = Origins(etcd, lambda start_ts: True)
+    origins = ClientLiveness(etcd, lambda start_ts: True)
     origin = sent_by(origins, ip)
     assert not origins.is_gone(BASE)
     etcd.servers = (AWAY,)
@@ -60,7 +60,7 @@ def test_it_is_gone_when_its_connection_is_closed_and_etcd_has_it_no_more(ip: st
 
 def test_a_new_process_at_its_address_says_that_it_is_gone() -> None:
     etcd = Topology(ONE)
-    origins = Origins(etcd, lambda start_ts: True)
+    origins = ClientLiveness(etcd, lambda start_ts: True)
     sent_by(origins, "10.0.0.1").close()
     etcd.servers = (ONE._replace(started=101),)
     assert origins.is_gone(BASE)
@@ -81,7 +81,7 @@ def test_a_new_process_at_its_address_says_that_it_is_gone() -> None:
 )
 def test_in_doubt_nobody_is_gone(then: tuple[TiDBServer, ...], now: tuple[TiDBServer, ...] | None, ip: str) -> None:
     etcd = Topology(*then)
-    origins = Origins(etcd, lambda start_ts: True)
+    origins = ClientLiveness(etcd, lambda start_ts: True)
     origin = sent_by(origins, ip)
     origin.close()
     etcd.servers = now
@@ -90,14 +90,14 @@ def test_in_doubt_nobody_is_gone(then: tuple[TiDBServer, ...], now: tuple[TiDBSe
 
 def test_all_of_a_host_that_died_are_gone() -> None:
     etcd = Topology(ONE, TWO)
-    origins = Origins(etcd, lambda start_ts: True)
+    origins = ClientLiveness(etcd, lambda start_ts: True)
     sent_by(origins, "10.0.0.1").close()
     etcd.servers = (ONE._replace(started=300),)
     assert origins.is_gone(BASE)
 
 
 def test_a_prewrite_of_which_nobody_knows_where_it_came_from_waits() -> None:
-    origins = Origins(Topology(), lambda start_ts: True)
+    origins = ClientLiveness(Topology(), lambda start_ts: True)
     assert not origins.is_gone(BASE)
     origins.sent([prewrite(BASE)], None)
     assert not origins.is_gone(BASE)
@@ -106,7 +106,7 @@ def test_a_prewrite_of_which_nobody_knows_where_it_came_from_waits() -> None:
 def test_what_etcd_had_before_the_first_prewrite_does_not_count() -> None:
     """An earlier process at that address may still be there then."""
     etcd = Topology(ONE)
-    origins = Origins(etcd, lambda start_ts: True)
+    origins = ClientLiveness(etcd, lambda start_ts: True)
     origin = origins.connect("10.0.0.1")
     origins._look()
     origins.sent([prewrite(BASE)], origin)
@@ -117,7 +117,7 @@ def test_what_etcd_had_before_the_first_prewrite_does_not_count() -> None:
 
 def test_a_name_is_what_it_last_resolved_to(monkeypatch: pytest.MonkeyPatch) -> None:
     etcd = Topology(TiDBServer("localhost:4000", 1))
-    origins = Origins(etcd, lambda start_ts: True)
+    origins = ClientLiveness(etcd, lambda start_ts: True)
     sent_by(origins, "127.0.0.1").close()
 
     def fails(*_: object) -> None:
@@ -131,7 +131,7 @@ def test_a_name_is_what_it_last_resolved_to(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_only_open_prewrites_are_kept_in_mind() -> None:
     waiting = {BASE}
-    origins = Origins(Topology(ONE), waiting.__contains__)
+    origins = ClientLiveness(Topology(ONE), waiting.__contains__)
     origin = origins.connect("10.0.0.1")
     origins.sent([prewrite(BASE), prewrite(BASE + 1), prewrite(BASE + 2)], origin)
     origins.sent([commit(BASE + 1, BASE + 9)], origins.connect("10.0.0.2"))
@@ -141,9 +141,9 @@ def test_only_open_prewrites_are_kept_in_mind() -> None:
 
 
 def test_a_connection_is_given_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "GRACE_S", 3600.0)
+    monkeypatch.setattr(module, "DISCONNECT_GRACE_S", 3600.0)
     etcd = Topology(ONE)
-    origins = Origins(etcd, lambda start_ts: True)
+    origins = ClientLiveness(etcd, lambda start_ts: True)
     sent_by(origins, "10.0.0.1").close()
     etcd.servers = ()
     assert not origins.is_gone(BASE)

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pump_service.cluster.resolver import TiKVResolver, UndecidableError
-from pump_service.store import Store, StoreOptions, Verdict, VerdictKind, failpoints
-from pump_service.store.binlog_head import encode_verdict, parse_head, prewrite_key
+from sluice.pump_service.cluster.resolver import OutcomeUnknown, TiKVResolver
+from sluice.pump_service.store import Store, StoreOptions, TxnOutcome, TxnOutcomeKind, failpoints
+from sluice.pump_service.store.binlog_head import encode_outcome, parse_head, prewrite_key
+from sluice.tidb import pb
+from sluice.tidb.tikv import Mvcc, MvccLock, MvccWrite, TiKVError, TxnKind, TxnStatus
 from tests.pump_service.storekit import (
     BASE,
     OPTIONS,
@@ -25,11 +27,9 @@ from tests.pump_service.storekit import (
     window,
     write,
 )
-from upstream import pb
-from upstream.tikv import Lock, Mvcc, TiKVError, TxnKind, TxnStatus, Write
 
 FAST = dataclasses.replace(OPTIONS, resolve_after_s=0.05, resolve_retry_s=0.05)
-PENDING, ROLLED_BACK = Verdict(VerdictKind.PENDING), Verdict(VerdictKind.ROLLED_BACK)
+PENDING, ROLLED_BACK = TxnOutcome(TxnOutcomeKind.PENDING), TxnOutcome(TxnOutcomeKind.ROLLED_BACK)
 MINUTE = 60_000 << 18
 
 
@@ -67,18 +67,18 @@ class Cluster:
 @pytest.mark.parametrize(
     ("mvcc", "verdict"),
     [
-        (Mvcc(None, (Write(0, BASE, BASE + 9),)), Verdict(VerdictKind.COMMITTED, BASE + 9)),
-        (Mvcc(None, (Write(1, BASE, BASE + 9),)), Verdict(VerdictKind.COMMITTED, BASE + 9)),
-        (Mvcc(None, (Write(2, BASE, BASE + 9),)), Verdict(VerdictKind.COMMITTED, BASE + 9)),
-        (Mvcc(None, (Write(3, BASE, BASE),)), ROLLED_BACK),
-        (Mvcc(None, (Write(0, BASE - 7, BASE, overlapped_rollback=True),)), ROLLED_BACK),
-        (Mvcc(None, (Write(0, BASE - 7, BASE),)), PENDING),
-        (Mvcc(None, (Write(0, BASE + 1, BASE + 3),)), PENDING),
-        (Mvcc(Lock(BASE, b"k", 3000), ()), PENDING),
+        (Mvcc(None, (MvccWrite(0, BASE, BASE + 9),)), TxnOutcome(TxnOutcomeKind.COMMITTED, BASE + 9)),
+        (Mvcc(None, (MvccWrite(1, BASE, BASE + 9),)), TxnOutcome(TxnOutcomeKind.COMMITTED, BASE + 9)),
+        (Mvcc(None, (MvccWrite(2, BASE, BASE + 9),)), TxnOutcome(TxnOutcomeKind.COMMITTED, BASE + 9)),
+        (Mvcc(None, (MvccWrite(3, BASE, BASE),)), ROLLED_BACK),
+        (Mvcc(None, (MvccWrite(0, BASE - 7, BASE, overlapped_rollback=True),)), ROLLED_BACK),
+        (Mvcc(None, (MvccWrite(0, BASE - 7, BASE),)), PENDING),
+        (Mvcc(None, (MvccWrite(0, BASE + 1, BASE + 3),)), PENDING),
+        (Mvcc(MvccLock(BASE, b"k", 3000), ()), PENDING),
         (Mvcc(None, ()), PENDING),
     ],
 )
-def test_a_young_transaction_is_judged_by_its_records_alone(mvcc: Mvcc, verdict: Verdict) -> None:
+def test_a_young_transaction_is_judged_by_its_records_alone(mvcc: Mvcc, verdict: TxnOutcome) -> None:
     cluster = Cluster(mvcc, now=BASE + 10 * MINUTE)
     assert cluster.resolver()(BASE, b"k") == verdict
     assert cluster.asked == [("mvcc", b"k")]
@@ -87,7 +87,7 @@ def test_a_young_transaction_is_judged_by_its_records_alone(mvcc: Mvcc, verdict:
 @pytest.mark.parametrize(
     ("status", "verdict"),
     [
-        (TxnStatus(TxnKind.COMMITTED, commit_ts=BASE + 9), Verdict(VerdictKind.COMMITTED, BASE + 9)),
+        (TxnStatus(TxnKind.COMMITTED, commit_ts=BASE + 9), TxnOutcome(TxnOutcomeKind.COMMITTED, BASE + 9)),
         (TxnStatus(TxnKind.ROLLED_BACK), ROLLED_BACK),
         (TxnStatus(TxnKind.LOCKED, ttl_ms=5), PENDING),
         (TxnStatus(TxnKind.UNDECIDED), PENDING),
@@ -95,7 +95,7 @@ def test_a_young_transaction_is_judged_by_its_records_alone(mvcc: Mvcc, verdict:
     ],
 )
 def test_after_ten_minutes_an_unknown_one_is_settled_with_its_own_start_ts_and_pds_time(
-    status: TxnStatus, verdict: Verdict
+    status: TxnStatus, verdict: TxnOutcome
 ) -> None:
     now = BASE + 10 * MINUTE + (1 << 18)
     cluster = Cluster(status=status, now=now)
@@ -112,17 +112,17 @@ def test_a_young_transaction_of_a_tidb_that_is_gone_is_settled_at_once() -> None
     gone.append(BASE)
     assert resolver(BASE, b"k") == ROLLED_BACK
     assert cluster.asked == [("mvcc", b"k"), ("mvcc", b"k"), ("check", b"k", BASE, BASE, now, True)]
-    committed = Cluster(Mvcc(None, (Write(0, BASE, BASE + 9),)), now=now)
-    assert TiKVResolver(committed, committed, max_txn_time_s=600.0, is_gone=lambda _: True)(BASE, b"k") == Verdict(
-        VerdictKind.COMMITTED, BASE + 9
+    committed = Cluster(Mvcc(None, (MvccWrite(0, BASE, BASE + 9),)), now=now)
+    assert TiKVResolver(committed, committed, max_txn_time_s=600.0, is_gone=lambda _: True)(BASE, b"k") == TxnOutcome(
+        TxnOutcomeKind.COMMITTED, BASE + 9
     )
 
 
-@pytest.mark.parametrize("mvcc", [Mvcc(None, ()), Mvcc(None, (Write(0, BASE + 5, BASE + 9),)), TiKVError("away")])
+@pytest.mark.parametrize("mvcc", [Mvcc(None, ()), Mvcc(None, (MvccWrite(0, BASE + 5, BASE + 9),)), TiKVError("away")])
 def test_what_tikv_has_dropped_is_not_taken_for_rolled_back(mvcc: Mvcc | TiKVError) -> None:
     cluster = Cluster(mvcc, TxnStatus(TxnKind.ROLLED_BACK), now=BASE + 100 * MINUTE)
     cluster.safe_point = BASE + 1
-    with pytest.raises(UndecidableError, match=rf"PUT /verdict/{BASE}/rollback"):
+    with pytest.raises(OutcomeUnknown, match=rf"PUT /verdict/{BASE}/rollback"):
         cluster.resolver()(BASE, b"k")
     assert cluster.asked == [("mvcc", b"k")]
     cluster.safe_point = BASE
@@ -130,14 +130,14 @@ def test_what_tikv_has_dropped_is_not_taken_for_rolled_back(mvcc: Mvcc | TiKVErr
 
 
 def test_a_lock_before_the_safe_point_is_still_decided_by_tikv() -> None:
-    cluster = Cluster(Mvcc(Lock(BASE, b"k", 3000), ()), TxnStatus(TxnKind.ROLLED_BACK), now=BASE + 100 * MINUTE)
+    cluster = Cluster(Mvcc(MvccLock(BASE, b"k", 3000), ()), TxnStatus(TxnKind.ROLLED_BACK), now=BASE + 100 * MINUTE)
     cluster.safe_point = BASE + MINUTE
     assert cluster.resolver()(BASE, b"k") == ROLLED_BACK
 
 
 def test_an_old_one_with_a_record_is_not_touched() -> None:
-    cluster = Cluster(Mvcc(None, (Write(0, BASE, BASE + 9),)), now=BASE + 100 * MINUTE)
-    assert cluster.resolver()(BASE, b"k") == Verdict(VerdictKind.COMMITTED, BASE + 9)
+    cluster = Cluster(Mvcc(None, (MvccWrite(0, BASE, BASE + 9),)), now=BASE + 100 * MINUTE)
+    assert cluster.resolver()(BASE, b"k") == TxnOutcome(TxnOutcomeKind.COMMITTED, BASE + 9)
     assert cluster.asked == [("mvcc", b"k")]
 
 
@@ -166,7 +166,8 @@ def test_orphans_are_settled_as_tikv_knows_them_in_commit_order(tmp_path: Path, 
     rows = [json.loads(line) for line in (RECORDINGS / "orphans" / "tikv-txn-status.jsonl").read_text().splitlines()]
     known = {
         row["primary_key"]: Mvcc(
-            None, tuple(Write(w.get("type", 0), w["start_ts"], w["commit_ts"]) for w in row["mvcc"].get("writes", ()))
+            None,
+            tuple(MvccWrite(w.get("type", 0), w["start_ts"], w["commit_ts"]) for w in row["mvcc"].get("writes", ())),
         )
         for row in rows
     }
@@ -192,14 +193,16 @@ def test_orphans_are_settled_as_tikv_knows_them_in_commit_order(tmp_path: Path, 
     assert window(store) == paired([*records, *verdicts])
     assert store.stats().resolver_queries >= 20
     row = verdicts[0]
-    assert store.lookup(row.commit_ts) == encode_verdict(1, row.start_ts, row.commit_ts)
+    assert store.lookup(row.commit_ts) == encode_outcome(1, row.start_ts, row.commit_ts)
     message = pb.binlog.Binlog(tp=1, start_ts=row.start_ts, commit_ts=row.commit_ts, ddl_job_id=0, ddl_schema_state=0)
     assert message.SerializeToString() == store.lookup(row.commit_ts)
 
 
 def test_a_verdict_survives_a_restart_and_is_not_asked_for_again(tmp_path: Path, opened: list[Store]) -> None:
     store = Store.open(
-        tmp_path, FAST, lambda start, key: ROLLED_BACK if start == BASE else Verdict(VerdictKind.COMMITTED, BASE + 5)
+        tmp_path,
+        FAST,
+        lambda start, key: ROLLED_BACK if start == BASE else TxnOutcome(TxnOutcomeKind.COMMITTED, BASE + 5),
     )
     write(store, prewrite(BASE), prewrite(BASE + 1))
     settle(store, BASE + 10)
@@ -207,7 +210,7 @@ def test_a_verdict_survives_a_restart_and_is_not_asked_for_again(tmp_path: Path,
     store.close()
     asked: list[int] = []
 
-    def later(start: int, key: bytes) -> Verdict:
+    def later(start: int, key: bytes) -> TxnOutcome:
         asked.append(start)
         return PENDING
 
@@ -229,7 +232,7 @@ def test_a_resolver_that_hangs_or_fails_blocks_neither_writes_nor_what_lies_befo
     release = threading.Event()
     calls: list[int] = []
 
-    def stubborn(start: int, key: bytes) -> Verdict:
+    def stubborn(start: int, key: bytes) -> TxnOutcome:
         calls.append(start)
         assert key == b"primary"
         if len(calls) < 4:
@@ -255,10 +258,10 @@ def test_a_commit_that_arrives_while_it_is_asked_for_counts_once(tmp_path: Path,
 
     asked, release = threading.Event(), threading.Event()
 
-    def slow(start: int, key: bytes) -> Verdict:
+    def slow(start: int, key: bytes) -> TxnOutcome:
         asked.set()
         release.wait(60)
-        return Verdict(VerdictKind.COMMITTED, BASE + 1)
+        return TxnOutcome(TxnOutcomeKind.COMMITTED, BASE + 1)
 
     store = Store.open(tmp_path, FAST, slow)
     opened.append(store)
@@ -274,7 +277,7 @@ def test_a_commit_that_arrives_while_it_is_asked_for_counts_once(tmp_path: Path,
 
 
 def test_a_verdict_that_a_full_disk_refuses_is_asked_for_again(tmp_path: Path, opened: list[Store]) -> None:
-    store = Store.open(tmp_path, FAST, lambda start, key: Verdict(VerdictKind.COMMITTED, BASE + 1))
+    store = Store.open(tmp_path, FAST, lambda start, key: TxnOutcome(TxnOutcomeKind.COMMITTED, BASE + 1))
     opened.append(store)
     try:
         failpoints.configure("vlog.write=nospace@2")  # the first write is the Prewrite
@@ -288,7 +291,7 @@ def test_a_verdict_that_a_full_disk_refuses_is_asked_for_again(tmp_path: Path, o
 
 
 def test_a_commit_before_its_own_start_is_no_verdict(tmp_path: Path, opened: list[Store]) -> None:
-    store = Store.open(tmp_path, FAST, lambda start, key: Verdict(VerdictKind.COMMITTED, start))
+    store = Store.open(tmp_path, FAST, lambda start, key: TxnOutcome(TxnOutcomeKind.COMMITTED, start))
     opened.append(store)
     write(store, prewrite(BASE))
     eventually(lambda: store.stats().resolver_queries > 2)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pump_service.cluster import KeptVersions
-from pump_service.store import Store
+from sluice.pump_service.cluster import ServiceSafePoint
+from sluice.pump_service.store import Store
 from tests.pump_service.storekit import BASE, OPTIONS, commit, prewrite, settle, write
 
 
@@ -29,20 +29,20 @@ class PD:
 
 def test_what_is_kept_begins_with_the_oldest_unfinished_transaction(tmp_path: Path) -> None:
     store, pd = Store.open(tmp_path, OPTIONS), PD()
-    kept = KeptVersions(pd, "one", store.decided_through, 77)
+    kept = ServiceSafePoint(pd, "one", store.decided_through, 77)
     write(store, prewrite(BASE + 5), prewrite(BASE + 1), prewrite(BASE + 9))
-    kept.move_on()
+    kept.advance()
     assert pd.registered == {"sluice-pump-one": (77, BASE + 1)}
     write(store, commit(BASE + 1, BASE + 20))
-    kept.move_on()
+    kept.advance()
     assert pd.registered == {"sluice-pump-one": (77, BASE + 5)}
     write(store, commit(BASE + 5, BASE + 21), commit(BASE + 9, BASE + 22))
     settle(store)
     pd.now = BASE + 2000
-    kept.move_on()
+    kept.advance()
     assert pd.registered == {"sluice-pump-one": (77, BASE + 2000)}
     pd.away = True
-    kept.move_on()  # it is only logged
+    kept.advance()  # it is only logged
     kept.give_up()
     assert pd.registered == {"sluice-pump-one": (0, 0)}
     store.close()
@@ -50,13 +50,13 @@ def test_what_is_kept_begins_with_the_oldest_unfinished_transaction(tmp_path: Pa
 
 def test_while_the_index_is_behind_nothing_moves_on() -> None:
     pd = PD()
-    KeptVersions(pd, "one", lambda ts: None, 77).move_on()
+    ServiceSafePoint(pd, "one", lambda ts: None, 77).advance()
     assert pd.registered == {}
 
 
 def test_nothing_is_registered_where_that_is_not_wanted() -> None:
     pd = PD()
-    kept = KeptVersions(pd, "one", lambda ts: ts, 0)
-    kept.move_on()
+    kept = ServiceSafePoint(pd, "one", lambda ts: ts, 0)
+    kept.advance()
     kept.give_up()
     assert pd.registered == {}

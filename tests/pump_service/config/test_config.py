@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from pump_service.config import ConfigError, load, parse_gc, parse_size
+from sluice.pump_service.config import ConfigError, load, parse_gc, parse_size
 
 _FULL = """
 addr = "127.0.0.1:9000"

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from pump_service.http import debug
+from sluice.pump_service.http import debug
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from sluice.tidb import pb
 from tests.pump_service.pumpkit import ROOT, Client, Etcd, PumpProcess, Site, binlog
-from upstream import pb
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_a_binlog_is_shown_although_tikv_can_t_be_reached(site, http):
 
 def test_a_binlog_is_shown_with_what_tikv_knows_of_its_primary_key(tmp_path):
     etcd = Etcd(tmp_path / "etcd")
-    command = [sys.executable, "-m", "embedded.cluster", "--etcd", f"http://127.0.0.1:{etcd.port}"]
+    command = [sys.executable, "-m", "sluice.devstack.tidb", "--etcd", f"http://127.0.0.1:{etcd.port}"]
     command += ["--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--recording", "tests/recordings/orphans"]
     cluster = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     pump = None

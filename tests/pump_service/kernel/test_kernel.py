@@ -6,17 +6,18 @@ import struct
 import pytest
 from google_crc32c import value as crc32c
 
-from pump_service import kernel
-from pump_service.ingest import Ingest, Refused, Terms
-from pump_service.kernel import EDITION, plain
-from pump_service.lane import frames as f
-from pump_service.lane.hpack import _STATIC, HpackDecoder, HpackError, _huffman_codes
-from pump_service.metrics import Metrics
-from pump_service.store import Record
+from sluice.pump_service import kernel
+from sluice.pump_service.grpc_fastpath import frames as f
+from sluice.pump_service.grpc_fastpath.hpack import _STATIC, HpackDecoder, HpackError, _huffman_codes
+from sluice.pump_service.ingest import AdmissionRules, BinlogIngest, WriteRejected
+from sluice.pump_service.kernel import EDITION, plain
+from sluice.pump_service.metrics import PumpMetrics
+from sluice.pump_service.store import Record
+from sluice.tidb import build_native as compile_kernels
+from sluice.tidb import pb
+from sluice.tidb.codec.varint import encode_uvarint
 from tests.compiled_kernels import compiled_kernel
 from tests.pump_service.pumpkit import CLUSTER, no_origins, time_limit
-from upstream import compile_kernels, pb
-from upstream.codec.varint import encode_uvarint
 
 START, COMMIT = 450_000_000_000_000_001, 450_000_000_000_000_009
 BLOCK = b"a header block"
@@ -32,7 +33,7 @@ def compiled(tmp_path_factory):
 
 @pytest.fixture
 def ingest():
-    ingest = Ingest(Terms(CLUSTER, lambda: "online", time_limit()), None, Metrics(), no_origins())
+    ingest = BinlogIngest(AdmissionRules(CLUSTER, lambda: "online", time_limit()), None, PumpMetrics(), no_origins())
     ingest.admit(request(binlog()))  # from then on it knows of a timestamp that isn't in the future
     return ingest
 
@@ -245,7 +246,7 @@ def test_what_it_takes_is_what_admit_makes_of_it(compiled, ingest):
         else:
             try:
                 ingest.admit(bytes(message))
-            except (Refused, AttributeError):  # a probe asks the store, which isn't here
+            except (WriteRejected, AttributeError):  # a probe asks the store, which isn't here
                 continue
     assert min(seen) > 500
 

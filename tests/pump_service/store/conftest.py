@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pump_service.store import segment
+from sluice.pump_service.store import segment
 
 
 @pytest.fixture(autouse=True, scope="session")

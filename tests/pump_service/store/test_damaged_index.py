@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from pump_service.store import IndexOptions, Store
-from pump_service.store.errors import IndexDamagedError
-from pump_service.store.index import Index, Ints
-from pump_service.store.leveldb import END_KEY, CheckedDB, DamagedError
-from pump_service.store.segment import Pointer
+from sluice.pump_service.store import IndexOptions, Store
+from sluice.pump_service.store.errors import IndexDamagedError
+from sluice.pump_service.store.index import BinlogIndex, Ints
+from sluice.pump_service.store.leveldb import END_KEY, CheckedDB, DamagedError
+from sluice.pump_service.store.segment import RecordPointer
 from tests.pump_service.storekit import (
     BASE,
     OPTIONS,
@@ -44,7 +44,7 @@ def made(path: Path) -> None:
         write(store, *records[first : first + 500])
     settle(store)
     store.close()
-    Index(path / "kv", SMALL).close()  # the journal becomes a table
+    BinlogIndex(path / "kv", SMALL).close()  # the journal becomes a table
 
 
 def places(path: Path) -> list[tuple[Path, int]]:
@@ -156,7 +156,7 @@ def test_nothing_is_read_from_an_index_that_is_still_being_made_again(
         raise OSError("and then it fails")
 
     monkeypatch.setattr(store._index, "put_arrays", half)
-    monkeypatch.setattr("pump_service.store.indexer._RETRY_S", 0.02)
+    monkeypatch.setattr("sluice.pump_service.store.indexer._RETRY_INTERVAL_S", 0.02)
     store._index._report("a test says so")
     assert half_way.wait(60)
     for _ in range(2):
@@ -224,10 +224,10 @@ def test_a_power_cut_that_takes_a_block_of_the_journal_loses_no_transaction(bloc
 
 def test_a_clean_stop_leaves_nothing_to_index_again(tmp_path: Path) -> None:
     made(tmp_path)
-    index = Index(tmp_path / "kv", SMALL)
-    standing = index.standing()
+    index = BinlogIndex(tmp_path / "kv", SMALL)
+    standing = index.position()
     assert standing.max_commit_ts == paired(transactions(COUNT))[-1][0]
-    assert standing.handled == standing.head == index.get(standing.max_commit_ts) != Pointer(0, 0)
+    assert standing.handled == standing.head == index.get(standing.max_commit_ts) != RecordPointer(0, 0)
     index.close()
 
 

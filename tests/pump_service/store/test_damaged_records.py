@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pump_service.store import CorruptRecordError, Store
-from pump_service.store.errors import IndexDamagedError
-from pump_service.store.index import encode_key
+from sluice.pump_service.store import CorruptRecordError, Store
+from sluice.pump_service.store.errors import IndexDamagedError
+from sluice.pump_service.store.index import encode_key
 from tests.pump_service.storekit import (
     BASE,
     OPTIONS,

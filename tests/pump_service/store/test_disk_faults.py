@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pump_service.store import (
+from sluice.pump_service.store import (
     IndexOptions,
     NoSpaceError,
     Record,
@@ -23,9 +23,9 @@ from pump_service.store import (
     StoreOptions,
     failpoints,
 )
-from pump_service.store.index import Index
-from pump_service.store.leveldb import CheckedDB
-from pump_service.store.segment import Pointer
+from sluice.pump_service.store.index import BinlogIndex
+from sluice.pump_service.store.leveldb import CheckedDB
+from sluice.pump_service.store.segment import RecordPointer
 from tests.pump_service.storekit import (
     BASE,
     OPTIONS,
@@ -119,7 +119,7 @@ def test_a_full_disk_of_which_not_even_the_figures_can_be_read_is_a_full_disk_li
     def gone(path: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("pump_service.store.writer.os.statvfs", gone)
+    monkeypatch.setattr("sluice.pump_service.store.writer.os.statvfs", gone)
     failpoints.configure("vlog.write=nospace@1")
     with pytest.raises(NoSpaceError):
         write(store, *transactions(1), timeout=60)
@@ -165,7 +165,7 @@ def test_a_failing_fsync_is_never_repeated_and_leaves_no_footer(
         calls.append(Path(f"/proc/self/fd/{fd}").readlink().name)
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("pump_service.store.segment.os.fdatasync", broken)
+    monkeypatch.setattr("sluice.pump_service.store.segment.os.fdatasync", broken)
     with pytest.raises(StoreFailedError):
         write(store, *transactions(1, 10))
     answers = [start_write(store, *transactions(1, 20 + i)) for i in range(20)]
@@ -221,7 +221,7 @@ def test_a_full_disk_tears_no_hole_into_the_index(disk: Callable[..., Path]) -> 
     path = disk(6 << 20)
     (path / "ballast").write_bytes(bytes(3 << 20))
     options = IndexOptions(write_buffer=1 << 20)
-    index = Index(path / "kv", options)
+    index = BinlogIndex(path / "kv", options)
     done = 0
 
     def put(first: int, count: int) -> None:
@@ -241,7 +241,7 @@ def test_a_full_disk_tears_no_hole_into_the_index(disk: Callable[..., Path]) -> 
                 while True:
                     put(done + 1, 997)
                     done += 997
-    assert index.get(1) == Pointer(0, 1)  # it can still be read
+    assert index.get(1) == RecordPointer(0, 1)  # it can still be read
     (path / "ballast").unlink()
     index.reopen()
     begin = index.head_pointer().offset
@@ -251,10 +251,10 @@ def test_a_full_disk_tears_no_hole_into_the_index(disk: Callable[..., Path]) -> 
         begin += 997
     # As after kill -9: a copy of the files as they are now.
     copy_live(path / "kv", path.parent / "copy")
-    copy = Index(path.parent / "copy", options)
+    copy = BinlogIndex(path.parent / "copy", options)
     keys, _, _ = copy.range(0, 1 << 62, 1 << 30)
     assert keys.tolist() == list(range(1, begin + 1))
-    assert copy.head_pointer() == Pointer(0, begin)
+    assert copy.head_pointer() == RecordPointer(0, begin)
     copy.close()
     index.close()
 
@@ -262,7 +262,7 @@ def test_a_full_disk_tears_no_hole_into_the_index(disk: Callable[..., Path]) -> 
 def test_an_index_that_fails_in_the_middle_of_reading_keeps_readers_waiting_not_failing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("pump_service.store.indexer._RETRY_S", 0.02)
+    monkeypatch.setattr("sluice.pump_service.store.indexer._RETRY_INTERVAL_S", 0.02)
     caplog.set_level(logging.CRITICAL)  # one line each for what is meant to fail
     store = Store.open(tmp_path, dataclasses.replace(OPTIONS, kv_chan_cap=500))
     opened = store._index._open
@@ -288,7 +288,7 @@ def test_an_index_that_fails_in_the_middle_of_reading_keeps_readers_waiting_not_
 
 
 def test_an_unexpected_error_does_not_end_indexing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pump_service.store.indexer._RETRY_S", 0.02)
+    monkeypatch.setattr("sluice.pump_service.store.indexer._RETRY_INTERVAL_S", 0.02)
     push = store._sorter.push
     bad = iter([False, True])
 
@@ -310,7 +310,7 @@ def test_an_unexpected_error_does_not_end_indexing(store: Store, monkeypatch: py
 def test_a_barrier_does_not_wait_in_vain_for_an_index_that_failed(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pump_service.store.indexer._RETRY_S", 0.02)
+    monkeypatch.setattr("sluice.pump_service.store.indexer._RETRY_INTERVAL_S", 0.02)
     put = store._index.put_batch
     waiting = threading.Event()
 
@@ -334,7 +334,7 @@ def test_a_barrier_does_not_wait_in_vain_for_an_index_that_failed(
 def test_garbage_collection_on_an_index_that_cannot_be_written_is_tried_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pump_service.store.indexer._RETRY_S", 0.02)
+    monkeypatch.setattr("sluice.pump_service.store.indexer._RETRY_INTERVAL_S", 0.02)
     records = [*transactions(10)]
     far = BASE + (3_600_000 << 18)
     write(store, *records, prewrite(far), commit(far, far + 1))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pump_service.store import Record, Store, StoreFailedError, failpoints, writer
-from pump_service.store.value_log import ValueLog
+from sluice.pump_service.store import Record, Store, StoreFailedError, failpoints, writer
+from sluice.pump_service.store.value_log import ValueLog
 from tests.pump_service.storekit import (
     BASE,
     OPTIONS,
@@ -149,7 +149,7 @@ def test_it_is_not_held_back_where_somebody_who_wants_it_would_wait(store: Store
     elif why == "distrusted":
         store._writer._took, store._writer._distrusted_until = 61.0, float("inf")
     else:
-        key = b"k" * (writer._HELD_BYTES + 1)
+        key = b"k" * (writer._MAX_HELD_BYTES + 1)
     answer = Answer()
     store.submit([commit(BASE, BASE + 10, key)], answer, here=True, later=True)
     assert answer.done.wait(60) and answer.error is None

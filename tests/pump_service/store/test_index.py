@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pump_service.store.index import Index, encode_key
-from pump_service.store.options import IndexOptions
-from pump_service.store.segment import Pointer
-from pump_service.store.standing import Standing
+from sluice.pump_service.store.index import BinlogIndex, encode_key
+from sluice.pump_service.store.index_position import IndexPosition
+from sluice.pump_service.store.options import IndexOptions
+from sluice.pump_service.store.segment import RecordPointer
 from tests.pump_service.leveldb_files import read_database
 from tests.pump_service.storekit import restore
 
@@ -30,9 +30,9 @@ def raw(path: Path) -> dict[bytes, bytes]:
 
 
 def test_keys_and_values_are_the_originals(tmp_path: Path) -> None:
-    index = Index(tmp_path / "kv", IndexOptions())
+    index = BinlogIndex(tmp_path / "kv", IndexOptions())
     index.put_batch(3, [0, 1, 2], [TS, TS, TS + 9], [0, TS + 1, 0], [16, 1 << 33, 77])
-    index.save_handled(Pointer(3, 1 << 33), TS + 1)
+    index.save_handled(RecordPointer(3, 1 << 33), TS + 1)
     index.save_gc_ts(5)
     index.close()
     assert raw(tmp_path / "kv") == {
@@ -48,10 +48,10 @@ def test_keys_and_values_are_the_originals(tmp_path: Path) -> None:
 
 
 def test_a_new_index_stands_at_zero(tmp_path: Path) -> None:
-    index = Index(tmp_path / "kv", IndexOptions())
+    index = BinlogIndex(tmp_path / "kv", IndexOptions())
     assert index.was_rebuilt
     assert index.gc_ts() == 0
-    assert index.standing() == Standing(Pointer(0, 0), Pointer(0, 0), 0, {})
+    assert index.position() == IndexPosition(RecordPointer(0, 0), RecordPointer(0, 0), 0, {})
 
 
 @pytest.mark.parametrize("name", ["types", "ddl", "orphans"])
@@ -59,10 +59,10 @@ def test_a_real_pumps_goleveldb_opens_and_keeps_all_it_had(name: str, tmp_path: 
     with tarfile.open(RECORDINGS / name / "pump-data-dir.tgz") as tar:
         tar.extractall(tmp_path)
     path = tmp_path / "pump" / "kv"
-    index = Index(path, IndexOptions())
+    index = BinlogIndex(path, IndexOptions())
     assert not index.was_rebuilt
     size = (path.parent / "value" / "000000.vlog").stat().st_size
-    standing = index.standing()
+    standing = index.position()
     assert standing.max_commit_ts > TS - (1 << 50)
     assert 0 < standing.head.offset < size
     assert index.get(standing.max_commit_ts) == standing.handled
@@ -78,17 +78,17 @@ def test_what_is_written_is_what_goleveldb_expects_on_disk(tmp_path: Path) -> No
     """Read back without LevelDB, by the rules that goleveldb holds files to."""
     path = tmp_path / "kv"
     options = IndexOptions(write_buffer=1 << 16, compaction_table_size=1 << 20)
-    index = Index(path, options)
+    index = BinlogIndex(path, options)
     count = 20_000
     for first in range(0, count, 1000):
         numbers = range(first, first + 1000)
         index.put_batch(2, [0] * 1000, [TS + i for i in numbers], [0] * 1000, [i << 20 for i in numbers])
     fids = np.zeros(500, np.int64)
     index.put_arrays(3, fids + 1, fids, np.arange(500) + TS + count, np.arange(500) * 77)
-    index.save_handled(Pointer(2, 5), TS + 9, {7: 3})
+    index.save_handled(RecordPointer(2, 5), TS + 9, {7: 3})
     index.close()
-    index = Index(path, options)  # the journal becomes a table
-    index.delete_through(TS + 4999, Pointer(9, 0), threading.Event())
+    index = BinlogIndex(path, options)  # the journal becomes a table
+    index.delete_through(TS + 4999, RecordPointer(9, 0), threading.Event())
     index.save_gc_ts(7)
     index.close()
     found = read_database(path)
@@ -115,7 +115,7 @@ def test_a_real_pumps_database_is_what_leveldb_makes_of_it(name: str, tmp_path: 
     path = restore(name, tmp_path) / "kv"
     written = read_database(path)
     assert written.comparator == "leveldb.BytewiseComparator"
-    index = Index(path, IndexOptions())
+    index = BinlogIndex(path, IndexOptions())
     index.close()
     assert raw(path) == written.entries | {b"~sluice!end": b""}
     assert read_database(path).entries == raw(path)  # now in LevelDB's own files
@@ -123,21 +123,21 @@ def test_a_real_pumps_database_is_what_leveldb_makes_of_it(name: str, tmp_path: 
 
 @pytest.mark.parametrize("what", ["CURRENT", "MANIFEST"])
 def test_a_database_leveldb_refuses_is_set_aside_and_made_anew(what: str, tmp_path: Path) -> None:
-    index = Index(tmp_path / "kv", IndexOptions())
+    index = BinlogIndex(tmp_path / "kv", IndexOptions())
     index.put_batch(0, [1], [TS], [TS + 1], [0])
     index.close()
     for path in (tmp_path / "kv").glob(f"{what}*"):
         path.write_bytes(b"garbage" * 20)
-    again = Index(tmp_path / "kv", IndexOptions())
+    again = BinlogIndex(tmp_path / "kv", IndexOptions())
     assert again.was_rebuilt
     assert again.get(TS + 1) is None
     assert len(list(tmp_path.glob("kv.broken-*"))) == 1
 
 
 def test_an_index_in_use_is_refused(tmp_path: Path) -> None:
-    holder = Index(tmp_path / "kv", IndexOptions())
+    holder = BinlogIndex(tmp_path / "kv", IndexOptions())
     with pytest.raises(OSError, match="can't be opened"):
-        Index(tmp_path / "kv", IndexOptions())
+        BinlogIndex(tmp_path / "kv", IndexOptions())
     holder.close()
     assert not list(tmp_path.glob("kv.broken-*"))
 
@@ -154,7 +154,7 @@ def test_an_index_in_use_is_refused(tmp_path: Path) -> None:
 def test_range_gives_the_keys_behind_after_up_to_through(
     entries: dict[int, tuple[int, int]], after: int, through: int, limit: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    index = Index(tmp_path_factory.mktemp("index") / "kv", IndexOptions())
+    index = BinlogIndex(tmp_path_factory.mktemp("index") / "kv", IndexOptions())
     for ts, (fid, offset) in entries.items():
         index.put_batch(fid, [1], [0], [ts], [offset])
     expected = [(ts, *entries[ts]) for ts in sorted(entries) if after < ts <= through][:limit]
@@ -166,15 +166,15 @@ def test_range_gives_the_keys_behind_after_up_to_through(
 
 
 def test_deleting_goes_through_the_timestamp_and_no_further(tmp_path: Path) -> None:
-    index = Index(tmp_path / "kv", IndexOptions())
+    index = BinlogIndex(tmp_path / "kv", IndexOptions())
     index.put_batch(0, [1] * 5000, [0] * 5000, range(5000), list(range(5000)))
-    assert index.delete_through(3999, Pointer(1, 0), threading.Event()) == 4000
+    assert index.delete_through(3999, RecordPointer(1, 0), threading.Event()) == 4000
     assert index.get(3999) is None
-    assert index.get(4000) == Pointer(0, 4000)
-    assert index.head_pointer() == Pointer(0, 4999)
+    assert index.get(4000) == RecordPointer(0, 4000)
+    assert index.head_pointer() == RecordPointer(0, 4999)
     stopped = threading.Event()
     stopped.set()
-    assert index.delete_through(4999, Pointer(1, 0), stopped) == 0
+    assert index.delete_through(4999, RecordPointer(1, 0), stopped) == 0
 
 
 def test_keys_sort_as_timestamps_do() -> None:

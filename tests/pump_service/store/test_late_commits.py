@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pump_service.store import Store
-from pump_service.store.errors import MissedCommitError
-from pump_service.store.late import LateCommit
+from sluice.pump_service.store import Store
+from sluice.pump_service.store.errors import MissedCommitError
+from sluice.pump_service.store.late import LateCommit
 from tests.pump_service.storekit import (
     BASE,
     OPTIONS,

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from pump_service.store import Store, indexer
+from sluice.pump_service.store import Store, indexer
 from tests.pump_service.storekit import BASE, OPTIONS, Answer, commit, eventually, prewrite, transactions, window, write
 
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """Its indexer does nothing by itself for as long as a test may take."""
-    monkeypatch.setattr(indexer, "_LINGER_S", 600.0)
+    monkeypatch.setattr(indexer, "_MAX_LINGER_S", 600.0)
     opened = Store.open(tmp_path / "pump", dataclasses.replace(OPTIONS, save_interval_s=600.0))
     yield opened
     opened.close()
@@ -44,7 +44,7 @@ class Indexing:
 
 
 def rests(store: Store) -> bool:
-    return store._indexer._rests and store._writer._waiting
+    return store._indexer._is_resting and store._writer._waiting
 
 
 def test_who_waits_for_a_mark_indexes_what_lies_before_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ def test_an_index_that_failed_elsewhere_and_cant_be_opened_again_is_not_idle(
 ) -> None:
     eventually(lambda: rests(store))
     Indexing(store, monkeypatch, fails=1)
-    monkeypatch.setattr(indexer, "_RETRY_S", 0.01)
+    monkeypatch.setattr(indexer, "_RETRY_INTERVAL_S", 0.01)
     write(store, *transactions(3))
     eventually(lambda: store._writer._waiting)
     top = BASE + 10_000

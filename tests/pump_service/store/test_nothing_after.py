@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from pump_service.store import Store, indexer, writer
-from pump_service.store.gaps import Gap
-from pump_service.store.sorter import Sorter
+from sluice.pump_service.store import Store, indexer, writer
+from sluice.pump_service.store.sorter import Sorter
+from sluice.pump_service.store.unreadable_ranges import UnreadableRange
 from tests.pump_service.storekit import (
     BASE,
     OPTIONS,
@@ -36,10 +36,10 @@ _TOP = BASE + 10_000
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """Its indexer does nothing by itself for as long as a test may take."""
-    monkeypatch.setattr(indexer, "_LINGER_S", 600.0)
+    monkeypatch.setattr(indexer, "_MAX_LINGER_S", 600.0)
     monkeypatch.setattr(writer, "_PROMPT_S", 60.0)
     opened = Store.open(tmp_path / "pump", dataclasses.replace(OPTIONS, save_interval_s=600.0))
-    eventually(lambda: opened._indexer._rests and opened._writer._waiting)
+    eventually(lambda: opened._indexer._is_resting and opened._writer._waiting)
     yield opened
     opened.close()
 
@@ -88,7 +88,7 @@ def test_it_is_not_said_of_what_was_purged_or_could_not_be_read_nor_by_a_store_t
     assert store.gc(BASE + 100) == BASE + 100
     assert not store.has_nothing_after(BASE + 99)
     assert store.has_nothing_after(BASE + 100)
-    store._indexer.gaps = [Gap(0, 10, 20, BASE, BASE + 1)]
+    store._indexer.gaps = [UnreadableRange(0, 10, 20, BASE, BASE + 1)]
     assert not store.has_nothing_after(_TOP)
     store._indexer.gaps = []
     store.close()
@@ -171,8 +171,8 @@ def test_no_commit_is_passed_over_by_a_reader_who_is_told_so_while_others_write(
 def test_a_commit_below_what_a_reader_has_without_a_mark_is_late(store: Store) -> None:
     write(store, prewrite(BASE), commit(BASE, BASE + 10))
     store.barrier(BASE + 10, 60)
-    store.note_passed(BASE + 20)
-    store.note_passed(BASE + 15)
+    store.mark_read_through(BASE + 20)
+    store.mark_read_through(BASE + 15)
     write(store, prewrite(BASE + 11), commit(BASE + 11, BASE + 20), prewrite(BASE + 12), commit(BASE + 12, BASE + 21))
     store.barrier(_TOP, 60)
     eventually(store.all_matched)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pump_service.store import Store, WindowPurgedError
+from sluice.pump_service.store import Store, WindowPurgedError
 from tests.pump_service.storekit import BASE, OPTIONS, commit, eventually, prewrite, settle, write
 
 MINUTE = 60_000 << 18

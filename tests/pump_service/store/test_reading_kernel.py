@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pump_service.store.binlog_head import encode_verdict
-from pump_service.store.kernel import KNOWN, NOTHING, ODD, UNCHECKED, plain
-from pump_service.store.segment import HEADER, RECORD_MAGIC, encode_record
+from sluice.pump_service.store.binlog_head import encode_outcome
+from sluice.pump_service.store.kernel import KNOWN, NOTHING, ODD, UNCHECKED, plain
+from sluice.pump_service.store.segment import HEADER, RECORD_MAGIC, encode_record
 from tests.compiled_kernels import compiled_kernel
 from tests.pump_service.storekit import BASE, commit, prewrite
 
@@ -30,7 +30,7 @@ timestamps = st.integers(0, 2**63 - 1) | st.integers(BASE, BASE + 2**40)
 payloads = st.one_of(
     st.builds(lambda ts, value: prewrite(ts, value).payload, timestamps, st.binary(max_size=40)),
     st.builds(lambda start, ts: commit(start, ts).payload, timestamps, timestamps),
-    st.builds(encode_verdict, st.integers(0, 200), timestamps, timestamps),
+    st.builds(encode_outcome, st.integers(0, 200), timestamps, timestamps),
     st.binary(max_size=50),
 )
 

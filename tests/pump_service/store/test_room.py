@@ -17,11 +17,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pump_service.store import CorruptRecordError, Store, segment
-from pump_service.store.binlog_head import encode_verdict
-from pump_service.store.record_reader import RecordReader
-from pump_service.store.segment import BLOCK, ROOM, SMALL, Pointer, encode_record
-from pump_service.store.value_log import ValueLog
+from sluice.pump_service.store import CorruptRecordError, Store, segment
+from sluice.pump_service.store.binlog_head import encode_outcome
+from sluice.pump_service.store.record_reader import RecordReader
+from sluice.pump_service.store.segment import (
+    BLOCK_BYTES,
+    PREALLOCATED_BYTES,
+    SMALL_WRITE_BYTES,
+    RecordPointer,
+    encode_record,
+)
+from sluice.pump_service.store.value_log import ValueLog
 from tests.pump_service.storekit import OPTIONS, copy_live, paired, settle, transactions, window, write
 
 TS = 470_614_549_921_792_019
@@ -30,7 +36,7 @@ NAME = "000000.vlog"
 
 def payload(i: int, size: int = 0) -> bytes:
     """A Commit of TS+i with a field of `size` bytes, up to 127, of which none is zero."""
-    return encode_verdict(1, TS + i, TS + i + 1) + (bytes((0x7A, size)) + b"y" * size if size else b"")
+    return encode_outcome(1, TS + i, TS + i + 1) + (bytes((0x7A, size)) + b"y" * size if size else b"")
 
 
 def calm(folder: Path, count: int = 8, size: int = 60) -> ValueLog:
@@ -64,7 +70,7 @@ def test_small_appends_make_room_and_their_records_are_where_they_belong(tmp_pat
 def test_room_that_is_used_up_is_made_again(tmp_path: Path) -> None:
     log = calm(tmp_path, 3)
     count = 3
-    while log.end.offset < 2 * ROOM:
+    while log.end.offset < 2 * PREALLOCATED_BYTES:
         batch = [payload(count + i, 100) for i in range(20)]
         log.append(batch, [TS + count + i + 1 for i in range(20)])
         count += 20
@@ -72,7 +78,7 @@ def test_room_that_is_used_up_is_made_again(tmp_path: Path) -> None:
     assert starts(log) == list(range(count))
 
 
-@pytest.mark.parametrize("size", [SMALL - 16 - 60, SMALL + 1, 3 * ROOM])
+@pytest.mark.parametrize("size", [SMALL_WRITE_BYTES - 16 - 60, SMALL_WRITE_BYTES + 1, 3 * PREALLOCATED_BYTES])
 def test_an_append_that_is_not_small_makes_the_file_as_long_as_its_records(size: int, tmp_path: Path) -> None:
     log = calm(tmp_path)
     batch = [payload(100 + i, 100) for i in range(size // 100 + 20)]
@@ -117,7 +123,7 @@ def test_room_that_a_kill_left_is_taken_off_and_counted_as_no_damage(
     log = calm(tmp_path / "a")
     left = image(log, tmp_path / "a", tmp_path / "b")
     again = ValueLog(tmp_path / "b", 1 << 30)
-    again.cut_torn_end(Pointer(0, 0))
+    again.cut_torn_end(RecordPointer(0, 0))
     assert again.end == log.end
     assert left.stat().st_size == log.end.offset
     assert again.skipped_bytes == 0
@@ -128,10 +134,10 @@ def test_room_that_a_kill_left_is_taken_off_and_counted_as_no_damage(
 
 
 def test_an_empty_log_with_room_is_empty(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_bytes(bytes(ROOM))
+    (tmp_path / NAME).write_bytes(bytes(PREALLOCATED_BYTES))
     log = ValueLog(tmp_path, 1 << 30)
     log.cut_torn_end(None)
-    assert log.end == Pointer(0, 0)
+    assert log.end == RecordPointer(0, 0)
     assert log.skipped_bytes == 0
 
 
@@ -145,7 +151,7 @@ def test_zeros_where_the_index_knows_a_record_are_damage_and_stay(tmp_path: Path
     assert again.skipped_bytes == size - log.end.offset
 
 
-@pytest.mark.parametrize("length", [ROOM + SMALL + 1, 4 * ROOM])
+@pytest.mark.parametrize("length", [PREALLOCATED_BYTES + SMALL_WRITE_BYTES + 1, 4 * PREALLOCATED_BYTES])
 def test_more_zeros_than_there_is_ever_room_are_a_write_that_was_cut_short_and_are_kept(
     length: int, tmp_path: Path
 ) -> None:
@@ -174,13 +180,13 @@ def test_a_disk_without_a_way_to_reserve_room_is_written_as_ever(
 def test_bytes_that_end_in_zeros_are_no_room(tmp_path: Path) -> None:
     """TiDB's binlogs end in a zero, and may end in many."""
     log = ValueLog(tmp_path / "a", 1 << 30)
-    bodies = [encode_verdict(1, TS + i, TS + i + 1) + b"\x7a\x7f" + bytes(127) for i in range(8)]
+    bodies = [encode_outcome(1, TS + i, TS + i + 1) + b"\x7a\x7f" + bytes(127) for i in range(8)]
     for i, body in enumerate(bodies):
         log.append([body], [TS + i + 1])
     image(log, tmp_path / "a", tmp_path / "b")
     again = ValueLog(tmp_path / "b", 1 << 30)
     again.cut_torn_end(None)
-    assert [again.read(Pointer(0, i * len(encode_record(bodies[0])))) for i in range(8)] == bodies
+    assert [again.read(RecordPointer(0, i * len(encode_record(bodies[0])))) for i in range(8)] == bodies
     assert again.end == log.end
 
 
@@ -207,7 +213,7 @@ def test_an_original_pump_that_goes_on_behind_room_has_all_records_and_so_has_sl
         file.write(encode_record(payload(8)))
     assert as_an_original_pump_reads(left.read_bytes()) == [*(payload(i, 60) for i in range(8)), payload(8)]
     again = ValueLog(tmp_path / "b", 1 << 30)
-    again.cut_torn_end(Pointer(0, 0))
+    again.cut_torn_end(RecordPointer(0, 0))
     assert starts(again) == list(range(9))
 
 
@@ -233,14 +239,14 @@ def test_a_power_cut_in_a_small_append_loses_nothing_before_it_whichever_of_its_
 ) -> None:
     folder = tmp_path_factory.mktemp("cut")
     log = ValueLog(folder, 1 << 30)
-    last = Pointer(0, 0)
+    last = RecordPointer(0, 0)
     for i, size in enumerate(before):
         [run] = log.append([payload(i, size)], [TS + i + 1])
-        last = Pointer(0, run.offsets[0])
-    data = b"".join(encode_record(payload(1000 + i, size)) for i, size in enumerate(group))[:SMALL]
+        last = RecordPointer(0, run.offsets[0])
+    data = b"".join(encode_record(payload(1000 + i, size)) for i, size in enumerate(group))[:SMALL_WRITE_BYTES]
     end = log.end.offset
     with (folder / NAME).open("r+b") as file:  # block by block, as it is in the page cache and may reach the disk
-        cut = min(len(data), BLOCK - end % BLOCK)
+        cut = min(len(data), BLOCK_BYTES - end % BLOCK_BYTES)
         for is_there, at, part in zip(there, (end, end + cut), (data[:cut], data[cut:]), strict=True):
             if is_there:
                 file.seek(at)
@@ -268,7 +274,7 @@ def test_a_header_without_payload_is_no_record_wherever_records_are_read(tmp_pat
     log = ValueLog(tmp_path, 1 << 30)
     assert starts(log) == list(range(1 + behind))
     with pytest.raises(CorruptRecordError, match="without payload"):
-        log.read(Pointer(0, place))
+        log.read(RecordPointer(0, place))
     records, _ = RecordReader(log).look(np.array([0, 0]), np.array([0, place]))
     assert records.offsets.tolist() == [0]
     log.cut_torn_end(None)

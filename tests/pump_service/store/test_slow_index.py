@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pump_service.store import Record, Store
+from sluice.pump_service.store import Record, Store
 from tests.pump_service.storekit import (
     BASE,
     OPTIONS,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pump_service.store import Record, Store, indexer
-from pump_service.store.segment import HEADER
+from sluice.pump_service.store import Record, Store, indexer
+from sluice.pump_service.store.segment import HEADER
 from tests.pump_service.storekit import (
     BASE,
     OPTIONS,
@@ -136,7 +136,7 @@ def test_a_mark_does_not_overtake_what_was_acknowledged_a_moment_before(store: S
 @pytest.fixture
 def lingering(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records that nobody waits for are indexed after longer than a test may take."""
-    monkeypatch.setattr(indexer, "_LINGER_S", 600.0)
+    monkeypatch.setattr(indexer, "_MAX_LINGER_S", 600.0)
 
 
 def test_records_that_nobody_waits_for_are_indexed_together(
@@ -150,15 +150,15 @@ def test_records_that_nobody_waits_for_are_indexed_together(
         put(*columns)  # type: ignore[arg-type]
 
     monkeypatch.setattr(store._index, "put_batch", counted)
-    few = transactions(indexer._ENOUGH // 2 - 1)
+    few = transactions(indexer._MAX_LINGERING_RECORDS // 2 - 1)
     for record in few:
         write(store, record)
     assert batches == []
     settle(store)
     assert batches == [len(few)]
-    for record in transactions(indexer._ENOUGH, first=len(few)):
+    for record in transactions(indexer._MAX_LINGERING_RECORDS, first=len(few)):
         write(store, record)
-    eventually(lambda: sum(batches) >= len(few) + indexer._ENOUGH)  # so many don't wait
+    eventually(lambda: sum(batches) >= len(few) + indexer._MAX_LINGERING_RECORDS)  # so many don't wait
 
 
 @pytest.mark.parametrize("how", ["await", "pull", "fence"])

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pump_service.store.segment import Pointer
-from pump_service.store.sorter import LONG_TRANSACTION, Batch, Sorter
+from sluice.pump_service.store.segment import RecordPointer
+from sluice.pump_service.store.sorter import LONG_TRANSACTION, Sorter, SorterBatch
 
 P, C, R = 0, 1, 2
 
 
 def push(sorter: Sorter, *records: tuple[int, int, int], at: int = 0, replay: bool = False) -> None:
     tps, starts, commits = zip(*records, strict=True)
-    sorter.push(Batch(0, tps, starts, commits, range(at, at + len(records))), replay=replay)
+    sorter.push(SorterBatch(0, tps, starts, commits, range(at, at + len(records))), replay=replay)
 
 
 class Queue:
@@ -67,13 +67,13 @@ _RECORDS = st.lists(
 @settings(max_examples=400, deadline=None)
 @given(_RECORDS, st.integers(1, 10))
 def test_publishes_what_the_plain_queue_publishes(records: list[tuple[int, int, int]], size: int) -> None:
-    sorter, queue = Sorter(0, Pointer(0, 0)), Queue()
+    sorter, queue = Sorter(0, RecordPointer(0, 0)), Queue()
     for first in range(0, len(records), size):
         push(sorter, *records[first : first + size], at=first)
         for i, record in enumerate(records[first : first + size]):
             queue.push(*record, first + i)
         assert sorter.max_commit_ts == queue.max_commit_ts
-        assert sorter.handled() == (Pointer(0, queue.handled), queue.max_commit_ts)
+        assert sorter.handled() == (RecordPointer(0, queue.handled), queue.max_commit_ts)
         assert sorter.open_count == queue.open_transactions
 
 
@@ -82,7 +82,7 @@ def test_publishes_what_the_plain_queue_publishes(records: list[tuple[int, int, 
 def test_records_pushed_as_arrays_leave_the_same_queue(
     records: list[tuple[int, int, int]], size: int, singly: int
 ) -> None:
-    one, other = Sorter(0, Pointer(0, 0)), Sorter(0, Pointer(0, 0))
+    one, other = Sorter(0, RecordPointer(0, 0)), Sorter(0, RecordPointer(0, 0))
     if singly and records[:singly]:
         push(one, *records[:singly], replay=True)
         push(other, *records[:singly], replay=True)
@@ -104,17 +104,17 @@ def test_records_pushed_as_arrays_leave_the_same_queue(
 
 
 def test_long_transactions_are_kept_from_arrays_too() -> None:
-    sorter = Sorter(0, Pointer(0, 0))
+    sorter = Sorter(0, RecordPointer(0, 0))
     late = 5 + LONG_TRANSACTION + 1
     sorter.push_arrays(
         0, np.array([P, P, C, C]), np.array([5, 6, 6, 5]), np.array([0, 0, 7, late]), np.array([0, 10, 20, 30])
     )
     assert sorter.long_transactions() == {late: 5}
-    assert sorter.handled() == (Pointer(0, 30), late)
+    assert sorter.handled() == (RecordPointer(0, 30), late)
 
 
 def test_a_commit_waits_for_every_prewrite_in_front_of_it() -> None:
-    sorter = Sorter(0, Pointer(0, 0))
+    sorter = Sorter(0, RecordPointer(0, 0))
     push(sorter, (P, 10, 0), (P, 11, 0), (C, 11, 20))
     assert sorter.max_commit_ts == 0
     push(sorter, (C, 10, 15))
@@ -122,14 +122,14 @@ def test_a_commit_waits_for_every_prewrite_in_front_of_it() -> None:
 
 
 def test_a_rollback_frees_the_queue() -> None:
-    sorter = Sorter(0, Pointer(0, 0))
+    sorter = Sorter(0, RecordPointer(0, 0))
     push(sorter, (P, 10, 0), (P, 11, 0), (C, 11, 20), (R, 10, 0))
     assert sorter.max_commit_ts == 20
     assert sorter.open_count == 0
 
 
 def test_the_chain_does_not_grow_while_the_head_waits() -> None:
-    sorter = Sorter(0, Pointer(0, 0))
+    sorter = Sorter(0, RecordPointer(0, 0))
     push(sorter, (P, 1, 0))
     for i in range(0, 3000, 3):
         push(sorter, (P, 10 + i, 0), (C, 10 + i, 11 + i), (R, 12 + i, 12 + i))
@@ -140,7 +140,7 @@ def test_the_chain_does_not_grow_while_the_head_waits() -> None:
 
 
 def test_a_mark_waits_like_a_commit_and_then_counts() -> None:
-    sorter = Sorter(5, Pointer(0, 0))
+    sorter = Sorter(5, RecordPointer(0, 0))
     push(sorter, (P, 10, 0))
     sorter.mark(50)
     push(sorter, (P, 60, 0))
@@ -151,11 +151,11 @@ def test_a_mark_waits_like_a_commit_and_then_counts() -> None:
     push(sorter, (R, 60, 0))
     assert sorter.max_commit_ts == 70
     # A mark has no record, so it isn't what a restart goes on from.
-    assert sorter.handled() == (Pointer(0, 0), 40)
+    assert sorter.handled() == (RecordPointer(0, 0), 40)
 
 
 def test_waiting_ends_when_the_mark_passes_and_at_the_time_out() -> None:
-    sorter = Sorter(0, Pointer(0, 0))
+    sorter = Sorter(0, RecordPointer(0, 0))
     push(sorter, (P, 10, 0))
     sorter.mark(50)
     began = time.monotonic()
@@ -167,7 +167,7 @@ def test_waiting_ends_when_the_mark_passes_and_at_the_time_out() -> None:
 
 
 def test_who_awaits_a_transaction_is_told_of_commits_alone() -> None:
-    sorter = Sorter(5, Pointer(0, 0))
+    sorter = Sorter(5, RecordPointer(0, 0))
     assert sorter.await_newer(4, 0)
     push(sorter, (P, 10, 0), (C, 12, 12), (R, 11, 0))
     sorter.mark(50)
@@ -179,33 +179,33 @@ def test_who_awaits_a_transaction_is_told_of_commits_alone() -> None:
 
 def test_only_prewrites_that_waited_are_asked_about_and_not_at_every_look(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr("pump_service.store.sorter.time", SimpleNamespace(monotonic=lambda: clock.now))
-    sorter = Sorter(0, Pointer(0, 0))
+    monkeypatch.setattr("sluice.pump_service.store.sorter.time", SimpleNamespace(monotonic=lambda: clock.now))
+    sorter = Sorter(0, RecordPointer(0, 0))
     push(sorter, (P, 10, 0), (P, 11, 0), (P, 12, 0), (C, 11, 20))
-    assert sorter.to_ask(0.05, 0.05, 10) == ([], pytest.approx(0.05))
+    assert sorter.unresolved(0.05, 0.05, 10) == ([], pytest.approx(0.05))
     clock.now += 0.06
     push(sorter, (P, 13, 0))
-    assert sorter.to_ask(0.05, 0.05, 10) == ([10, 12], pytest.approx(0.05))
+    assert sorter.unresolved(0.05, 0.05, 10) == ([10, 12], pytest.approx(0.05))
     clock.now += 0.03
-    assert sorter.to_ask(0.05, 0.05, 10) == ([], pytest.approx(0.02))
+    assert sorter.unresolved(0.05, 0.05, 10) == ([], pytest.approx(0.02))
     clock.now += 0.03
-    assert sorter.to_ask(0.05, 0.05, 2) == ([10, 12], 0)
+    assert sorter.unresolved(0.05, 0.05, 2) == ([10, 12], 0)
     assert (sorter.oldest_open(), sorter.smallest_open()) == (10, 10)
 
 
 def test_with_more_waiting_than_one_look_sees_the_next_look_is_due_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr("pump_service.store.sorter.time", SimpleNamespace(monotonic=lambda: clock.now))
-    sorter = Sorter(0, Pointer(0, 0))
+    monkeypatch.setattr("sluice.pump_service.store.sorter.time", SimpleNamespace(monotonic=lambda: clock.now))
+    sorter = Sorter(0, RecordPointer(0, 0))
     push(sorter, (P, 10, 0), (P, 11, 0), (P, 12, 0))
     clock.now += 1
-    assert sorter.to_ask(1.0, 1.0, 2) == ([10, 11], 0)
+    assert sorter.unresolved(1.0, 1.0, 2) == ([10, 11], 0)
     push(sorter, (C, 10, 20), (C, 11, 21))
-    assert sorter.to_ask(1.0, 1.0, 2) == ([12], pytest.approx(1.0))
+    assert sorter.unresolved(1.0, 1.0, 2) == ([12], pytest.approx(1.0))
 
 
 def test_a_commit_that_comes_too_late_is_counted_but_a_replay_is_not() -> None:
-    sorter = Sorter(100, Pointer(0, 0))
+    sorter = Sorter(100, RecordPointer(0, 0))
     push(sorter, (P, 10, 0), (C, 10, 50), replay=True)
     assert sorter.late_commits == 0
     push(sorter, (P, 20, 0), (C, 20, 60))
@@ -216,7 +216,7 @@ def test_a_commit_that_comes_too_late_is_counted_but_a_replay_is_not() -> None:
 
 
 def test_a_transaction_that_is_twice_in_one_batch_is_late_once_or_not_at_all() -> None:
-    sorter = Sorter(100, Pointer(0, 0))
+    sorter = Sorter(100, RecordPointer(0, 0))
     push(sorter, (P, 110, 0), (C, 110, 120), (P, 110, 0), (C, 110, 120))
     assert sorter.late_commits == 0
     push(sorter, (P, 20, 0), (C, 20, 60), (P, 20, 0), (C, 20, 60), (P, 30, 0), (C, 30, 60))

@@ -16,8 +16,7 @@ from pathlib import Path
 import plyvel
 import pytest
 
-from pump_service.store import (
-    Bounds,
+from sluice.pump_service.store import (
     InvalidRecordError,
     NoSpaceError,
     Record,
@@ -26,10 +25,13 @@ from pump_service.store import (
     StoreFailedError,
     StoreLockedError,
     WindowPurgedError,
+    WindowReach,
     failpoints,
 )
-from pump_service.store.collector import LATE_COMMIT_SLACK
-from pump_service.store.segment import Segment
+from sluice.pump_service.store.collector import LATE_COMMIT_SLACK
+from sluice.pump_service.store.segment import Segment
+from sluice.tidb import pb
+from sluice.tidb.window_schema import WINDOW_SCHEMA
 from tests.pump_service.storekit import (
     BASE,
     OPTIONS,
@@ -50,8 +52,6 @@ from tests.pump_service.storekit import (
     window,
     write,
 )
-from upstream import pb
-from upstream.window_schema import WINDOW_SCHEMA
 
 
 @pytest.fixture
@@ -252,21 +252,21 @@ def test_bounds_is_the_largest_window_within_both_limits(store: Store) -> None:
     settle(store)
     rows = window(store)
     sizes = [len(row[2]) + 24 for row in rows]
-    assert store.bounds(0, 1 << 62, 10, 1 << 40) == Bounds(rows[9][0], 10, sum(sizes[:10]))
-    assert store.bounds(rows[9][0], 1 << 62, 10, 1 << 40) == Bounds(rows[19][0], 10, sum(sizes[10:20]))
-    assert store.bounds(0, 1 << 62, 1000, sum(sizes[:7])) == Bounds(rows[6][0], 7, sum(sizes[:7]))
+    assert store.bounds(0, 1 << 62, 10, 1 << 40) == WindowReach(rows[9][0], 10, sum(sizes[:10]))
+    assert store.bounds(rows[9][0], 1 << 62, 10, 1 << 40) == WindowReach(rows[19][0], 10, sum(sizes[10:20]))
+    assert store.bounds(0, 1 << 62, 1000, sum(sizes[:7])) == WindowReach(rows[6][0], 7, sum(sizes[:7]))
     assert store.bounds(0, 1 << 62, 1000, sum(sizes[:7]) - 1).transactions == 6
-    assert store.bounds(0, 1 << 62, 1000, 1) == Bounds(rows[0][0], 1, sizes[0])
-    assert store.bounds(0, rows[3][0], 1000, 1 << 40) == Bounds(rows[3][0], 4, sum(sizes[:4]))
+    assert store.bounds(0, 1 << 62, 1000, 1) == WindowReach(rows[0][0], 1, sizes[0])
+    assert store.bounds(0, rows[3][0], 1000, 1 << 40) == WindowReach(rows[3][0], 4, sum(sizes[:4]))
     top = store.max_commit_ts
-    assert store.bounds(0, 1 << 62, 1000, 1 << 40) == Bounds(top, 50, sum(sizes))
-    assert store.bounds(top, 1 << 62, 10, 10) == Bounds(top, 0, 0)
-    assert store.bounds(top + 5, 1 << 62, 10, 10) == Bounds(top + 5, 0, 0)
+    assert store.bounds(0, 1 << 62, 1000, 1 << 40) == WindowReach(top, 50, sum(sizes))
+    assert store.bounds(top, 1 << 62, 10, 10) == WindowReach(top, 0, 0)
+    assert store.bounds(top + 5, 1 << 62, 10, 10) == WindowReach(top + 5, 0, 0)
 
 
 def test_many_chunks_and_transactions_that_span_them(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pump_service.store.window_reader.CHUNK_ENTRIES", 16)
-    monkeypatch.setattr("pump_service.store.window_reader.BATCH_ROWS", 5)
+    monkeypatch.setattr("sluice.pump_service.store.window_reader.CHUNK_ENTRIES", 16)
+    monkeypatch.setattr("sluice.pump_service.store.window_reader.BATCH_ROWS", 5)
     monkeypatch.setattr(store._reader.transactions.__func__, "__defaults__", (16,))  # type: ignore[attr-defined]
     long = [prewrite(BASE + 1, b"long"), prewrite(BASE + 2, b"longer")]
     records = [*long, *transactions(200, 1), commit(BASE + 2, BASE + 30_000), commit(BASE + 1, BASE + 30_001)]
@@ -476,7 +476,7 @@ def test_pointers_that_are_wrong_lose_nothing(change: str, whose: str, tmp_path:
 
 def test_a_second_process_on_the_directory_is_refused(tmp_path: Path) -> None:
     store = Store.open(tmp_path, OPTIONS)
-    code = f"from pump_service.store import *; Store.open({str(tmp_path)!r}, StoreOptions())"
+    code = f"from sluice.pump_service.store import *; Store.open({str(tmp_path)!r}, StoreOptions())"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 1
     assert "StoreLockedError" in result.stderr
@@ -547,7 +547,7 @@ def test_too_little_space_refuses_all_but_fakes_with_the_originals_words(
     options = dataclasses.replace(
         OPTIONS, stop_write_at_available_space=50 * real.f_frsize, space_check_interval_s=0.02
     )
-    monkeypatch.setattr("pump_service.store.space.os.statvfs", statvfs)
+    monkeypatch.setattr("sluice.pump_service.store.space.os.statvfs", statvfs)
     store = Store.open(tmp_path, options)
     write(store, *transactions(2))
     free = 50

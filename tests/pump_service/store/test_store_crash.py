@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import pytest
 
-import pump_service.store
-from pump_service.store import Store, Verdict, VerdictKind
+import sluice.pump_service.store
+from sluice.pump_service.store import Store, TxnOutcome, TxnOutcomeKind
 from tests.pump_service.storekit import (
     BASE,
     OPTIONS,
@@ -108,8 +108,12 @@ def _check(data: Path, acknowledged: set[int], read: list[int]) -> None:
     # transaction that an earlier life had acknowledged: no Commit follows it, and TiKV is asked.
     looked = threading.Event()
 
-    def tikv(start_ts: int, key: bytes) -> Verdict:
-        return Verdict(VerdictKind.COMMITTED, start_ts + 1) if looked.is_set() else Verdict(VerdictKind.PENDING)
+    def tikv(start_ts: int, key: bytes) -> TxnOutcome:
+        return (
+            TxnOutcome(TxnOutcomeKind.COMMITTED, start_ts + 1)
+            if looked.is_set()
+            else TxnOutcome(TxnOutcomeKind.PENDING)
+        )
 
     store = Store.open(data, ASKING, tikv)
     try:
@@ -180,7 +184,7 @@ def test_a_prewrite_that_comes_again_after_its_commit_is_asked_about_and_nothing
     eventually(lambda: store.is_open(records[0].start_ts))
     store.close()
 
-    store = Store.open(tmp_path, ASKING, lambda start_ts, key: Verdict(VerdictKind.COMMITTED, start_ts + 150))
+    store = Store.open(tmp_path, ASKING, lambda start_ts, key: TxnOutcome(TxnOutcomeKind.COMMITTED, start_ts + 150))
     assert settle(store, more[-1].commit_ts) == more[-1].commit_ts
     assert window(store) == paired([*records, *more])
     eventually(store.all_matched)
@@ -202,7 +206,7 @@ def test_a_commit_that_is_new_below_what_is_published_is_late(tmp_path: Path) ->
 
 
 def test_every_failpoint_of_the_store_is_tried() -> None:
-    folder = Path(pump_service.store.__file__).parent
+    folder = Path(sluice.pump_service.store.__file__).parent
     placed = {
         name
         for path in folder.glob("*.py")

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pump_service.store import Record, Store, failpoints, indexer, store
-from pump_service.store.errors import IndexDamagedError
-from pump_service.store.segment import END_MAGIC, encode_record
+from sluice.pump_service.store import Record, Store, failpoints, indexer, store
+from sluice.pump_service.store.errors import IndexDamagedError
+from sluice.pump_service.store.segment import END_MAGIC, encode_record
 from tests.pump_service.storekit import (
     BASE,
     OPTIONS,
@@ -37,8 +37,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize(queue=st.sampled_from([3, 100_000]))
     def start(self, queue: int) -> None:
-        indexer._RETRY_S = 0.01
-        store._FENCE_S = 0.2
+        indexer._RETRY_INTERVAL_S = 0.01
+        store._FENCE_TIMEOUT_S = 0.2
         self.root = Path(tempfile.mkdtemp(prefix="store-model-"))
         self.options = dataclasses.replace(OPTIONS, segment_limit=700, save_interval_s=0.005, kv_chan_cap=queue)
         self.life = 0
@@ -57,8 +57,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         failpoints.configure("")
-        indexer._RETRY_S = 1.0
-        store._FENCE_S = 5.0
+        indexer._RETRY_INTERVAL_S = 1.0
+        store._FENCE_TIMEOUT_S = 5.0
         if hasattr(self, "store"):
             self.store.close()
             shutil.rmtree(self.root)

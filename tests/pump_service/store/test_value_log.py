@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pump_service.store import scan as scan_module
-from pump_service.store.binlog_head import encode_verdict
-from pump_service.store.errors import CorruptRecordError
-from pump_service.store.segment import Pointer, Segment
-from pump_service.store.value_log import ValueLog
+from sluice.pump_service.store import scan as scan_module
+from sluice.pump_service.store.binlog_head import encode_outcome
+from sluice.pump_service.store.errors import CorruptRecordError
+from sluice.pump_service.store.segment import RecordPointer, Segment
+from sluice.pump_service.store.value_log import ValueLog
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 MAGIC = bytes.fromhex("e8563a82")
@@ -26,7 +26,7 @@ TS = 470_614_549_921_792_019
 
 def payload(i: int, size: int = 0) -> bytes:
     """A Commit binlog with start_ts TS+i, commit_ts TS+i+1 and `size` bytes of an unknown field."""
-    return encode_verdict(1, TS + i, TS + i + 1) + (b"\x7a" + _varint(size) + bytes(size) if size else b"")
+    return encode_outcome(1, TS + i, TS + i + 1) + (b"\x7a" + _varint(size) + bytes(size) if size else b"")
 
 
 def _varint(n: int) -> bytes:
@@ -37,12 +37,12 @@ def _varint(n: int) -> bytes:
     return bytes(out + bytes([n]))
 
 
-def fill(log: ValueLog, payloads: list[bytes], first: int = 0) -> list[Pointer]:
+def fill(log: ValueLog, payloads: list[bytes], first: int = 0) -> list[RecordPointer]:
     runs = log.append(payloads, [TS + first + i + 1 for i in range(len(payloads))])
-    return [Pointer(run.fid, offset) for run in runs for offset in run.offsets]
+    return [RecordPointer(run.fid, offset) for run in runs for offset in run.offsets]
 
 
-def scanned(log: ValueLog, begin: Pointer | None = None) -> list[tuple[int, int, int]]:
+def scanned(log: ValueLog, begin: RecordPointer | None = None) -> list[tuple[int, int, int]]:
     """(fid, offset, start_ts - TS) of everything a scan finds."""
     return [
         (batch.fid, offset, start - TS)
@@ -120,7 +120,7 @@ def test_a_sealed_last_segment_is_followed_by_a_new_one(tmp_path: Path) -> None:
     fill(log, [payload(0, 60_000)])
     log.close()
     again = ValueLog(tmp_path, 1 << 20)
-    assert again.end == Pointer(1, 0)
+    assert again.end == RecordPointer(1, 0)
     assert again.segment(0).max_ts == TS + 1  # type: ignore[union-attr]
 
 
@@ -139,7 +139,7 @@ def test_a_torn_tail_is_kept_skipped_and_counted_once(tmp_path: Path) -> None:
     os.truncate(path, whole - 30)
     torn = len(payload(4, 100)) + 16 - 30
     again = ValueLog(tmp_path, 1 << 20)
-    assert again.end == Pointer(0, whole - 30)
+    assert again.end == RecordPointer(0, whole - 30)
     assert [x[2] for x in scanned(again)] == [0, 1, 2, 3]
     fill(again, [payload(i) for i in (7, 8)])
     assert [x[2] for x in scanned(again)] == [0, 1, 2, 3, 7, 8]
@@ -187,7 +187,7 @@ def test_a_payload_full_of_magics_is_one_record_and_when_broken_hides_nothing(tm
 
 
 def test_records_larger_than_what_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan_module, "CHUNK", 1000)
+    monkeypatch.setattr(scan_module, "CHUNK_BYTES", 1000)
     log = ValueLog(tmp_path, 1 << 20)
     sizes = [0, 3000, 10, 990, 0, 984, 977, 960, 20_000, 5]
     pointers = fill(log, [payload(i, size) for i, size in enumerate(sizes)])
@@ -207,7 +207,7 @@ def test_purging_takes_old_sealed_segments_but_never_the_newest(tmp_path: Path) 
     assert log.purge(TS + 2, 9) == [0, 1]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["000002.vlog", "000003.vlog", "000004.vlog"]
     assert log.purge(1 << 62, 9) == [2, 3]
-    assert log.first == Pointer(4, 0)
+    assert log.first == RecordPointer(4, 0)
 
 
 def test_a_reader_keeps_what_it_reads_while_the_segment_is_purged(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_reader_keeps_what_it_reads_while_the_segment_is_purged(tmp_path: Path
     log.purge(1 << 62, 9)
     assert segment.read_record(0) == payload(0, 200)
     with pytest.raises(CorruptRecordError, match="does not exist"):
-        log.read(Pointer(0, 0))
+        log.read(RecordPointer(0, 0))
 
 
 @settings(max_examples=60, deadline=None)
@@ -255,12 +255,12 @@ def test_a_scan_finds_exactly_the_undamaged_records(
     size = max(0, final.stat().st_size - cut)
     os.truncate(final, size)
     broken |= {i for i, (f, _, high) in enumerate(spans) if f == last and high > size}
-    before = scan_module.CHUNK
-    scan_module.CHUNK = chunk
+    before = scan_module.CHUNK_BYTES
+    scan_module.CHUNK_BYTES = chunk
     try:
         found = [x[2] for x in scanned(ValueLog(directory, 2000))]
     finally:
-        scan_module.CHUNK = before
+        scan_module.CHUNK_BYTES = before
     # The same byte may have been flipped back and forth: then its record is whole after all.
     assert [i for i in found if i not in broken] == [i for i in range(len(sizes)) if i not in broken]
     assert found == sorted(found)

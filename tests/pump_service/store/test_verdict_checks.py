@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pump_service.cluster.resolver import UndecidableError
-from pump_service.store import Record, Store, Verdict, VerdictKind, verdict_checks
+from sluice.pump_service.cluster.resolver import OutcomeUnknown
+from sluice.pump_service.store import Record, Store, TxnOutcome, TxnOutcomeKind, verdict_checks
+from sluice.tidb.tikv import TiKVError
 from tests.pump_service.storekit import (
     BASE,
     OPTIONS,
@@ -22,7 +23,6 @@ from tests.pump_service.storekit import (
     window,
     write,
 )
-from upstream.tikv import TiKVError
 
 _TOP = BASE + 1000
 
@@ -36,13 +36,13 @@ class TiKV:
         self.asked: list[int] = []
         self.wait: Callable[[], object] = bool
 
-    def __call__(self, start_ts: int, key: bytes) -> Verdict:
+    def __call__(self, start_ts: int, key: bytes) -> TxnOutcome:
         self.asked.append(start_ts)
         self.wait()
         if self.error is not None:
             raise self.error
         found = self.committed.get(start_ts)
-        return Verdict(VerdictKind.ROLLED_BACK) if found is None else Verdict(VerdictKind.COMMITTED, found)
+        return TxnOutcome(TxnOutcomeKind.ROLLED_BACK) if found is None else TxnOutcome(TxnOutcomeKind.COMMITTED, found)
 
 
 @pytest.fixture
@@ -142,14 +142,14 @@ def test_a_prewrite_that_came_with_a_contradiction_does_not_wait_for_tikv(store:
 
 def test_what_tikv_has_forgotten_holds_nobody_up(store: Store, tikv: TiKV) -> None:
     write(store, prewrite(BASE + 1), commit(BASE + 1, BASE + 5))
-    tikv.error = UndecidableError("it is too old")
+    tikv.error = OutcomeUnknown("it is too old")
     assert checked(store, commit(BASE + 1, BASE + 8)) is None
     assert readable(store) == [(BASE + 1, BASE + 5)]
 
 
 def test_more_than_can_wait_are_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    checks = verdict_checks.VerdictChecks(store, TiKV())  # not started
-    monkeypatch.setattr(verdict_checks, "MAX_WAITING", 1)
+    checks = verdict_checks.OutcomeChecks(store, TiKV())  # not started
+    monkeypatch.setattr(verdict_checks, "MAX_QUEUED_OUTCOMES", 1)
     checks._groups.maxsize = 1
     first, second = Answer(), Answer()
     checks.submit([commit(BASE, BASE + 1)], first, "")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pump_service.store import Store, StoreFailedError, writer
-from pump_service.store.value_log import ValueLog
+from sluice.pump_service.store import Store, StoreFailedError, writer
+from sluice.pump_service.store.value_log import ValueLog
 from tests.pump_service.storekit import (
     BASE,
     OPTIONS,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from obstore.store import MemoryStore
 
-from relay.jobs import (
+from sluice.relay.jobs import (
     CANCEL,
     CANCELLED,
     CANCELLING,
@@ -26,8 +26,8 @@ from relay.jobs import (
     PLANNED,
     RESUME,
     RUNNING,
-    Done,
     Job,
+    JobCounts,
     JobError,
     JobOverlapError,
     JobRunsError,
@@ -35,10 +35,10 @@ from relay.jobs import (
     LeaseLostError,
     Runner,
     TableProgress,
-    Touches,
+    WriteScope,
 )
-from relay.storage import LocalStorage
-from relay.storage._object_store import ObjectStorage
+from sluice.relay.storage import LocalStorage
+from sluice.relay.storage._object_store import ObjectStorage
 
 HERE = "db:3306"
 ROOT = Path(__file__).resolve().parents[3]
@@ -55,7 +55,7 @@ def jobs(storage: LocalStorage) -> Jobs:
 
 
 def a_job(jobs: Jobs, *tables: str, kind: str = "backfill") -> Job:
-    return jobs.create(kind, {"of": list(tables)}, Touches(HERE, tables or None), "ann")
+    return jobs.create(kind, {"of": list(tables)}, WriteScope(HERE, tables or None), "ann")
 
 
 def test_a_job_that_touches_what_another_touches_is_refused_and_told_of_it(jobs: Jobs) -> None:
@@ -69,21 +69,21 @@ def test_a_job_that_touches_what_another_touches_is_refused_and_told_of_it(jobs:
     assert f"sluice jobs cancel {first.id}" in said
     with pytest.raises(JobOverlapError, match=r"d\.a, d\.b is touched by"):
         a_job(jobs)
-    jobs.create("backfill", {}, Touches("elsewhere"), "ann")
-    assert [job.id for job in jobs.overlapping(Touches(HERE, ("d.a", "d.c")))] == ["backfill", "backfill-2"]
+    jobs.create("backfill", {}, WriteScope("elsewhere"), "ann")
+    assert [job.id for job in jobs.overlapping(WriteScope(HERE, ("d.a", "d.c")))] == ["backfill", "backfill-2"]
 
 
 def test_what_a_job_touched_is_free_once_it_is_over_and_not_before(jobs: Jobs) -> None:
     job = a_job(jobs, "d.a")
-    with job.run_as(Runner("a test")) as run:
+    with job.run(Runner("a test")) as run:
         run.end(PAUSED)
     with pytest.raises(JobOverlapError, match="which is paused"):
         a_job(jobs, "d.a")
-    with job.run_as(Runner("a test")) as run:
+    with job.run(Runner("a test")) as run:
         run.end(FAILED, said="no room", way_out="make some")
     with pytest.raises(JobOverlapError, match="which is failed"):
         a_job(jobs, "d.a")
-    with job.run_as(Runner("a test")) as run:
+    with job.run(Runner("a test")) as run:
         run.end(CANCELLED)
     assert a_job(jobs, "d.a").id == "backfill-2"
 
@@ -92,8 +92,8 @@ def test_a_process_that_died_before_it_could_say_so_stands_in_nobodys_way(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = a_job(jobs, "d.a")
-    with job.run_as(Runner("a test")) as run:
-        monkeypatch.setattr(run._ledger, "settle", lambda entry: None)
+    with job.run(Runner("a test")) as run:
+        monkeypatch.setattr(run._files, "settle", lambda entry: None)
         run.end(DONE)
     assert a_job(jobs, "d.a").id == "backfill-2"
     assert [each.status().state for each in jobs.list()] == [DONE, PLANNED]
@@ -101,7 +101,7 @@ def test_a_process_that_died_before_it_could_say_so_stands_in_nobodys_way(
 
 def test_ids_are_readable_and_never_used_again(jobs: Jobs) -> None:
     assert a_job(jobs, kind="bootstrap").id == "bootstrap"
-    with jobs.get("bootstrap").run_as(Runner("a test")) as run:
+    with jobs.get("bootstrap").run(Runner("a test")) as run:
         run.end(DONE)
     jobs.forget("bootstrap")
     assert jobs.find("bootstrap") is None and jobs.list() == []
@@ -110,15 +110,15 @@ def test_ids_are_readable_and_never_used_again(jobs: Jobs) -> None:
 
 CREATOR = """
 import sys
-from relay.jobs import JobOverlapError, Jobs, Touches
-from relay.storage import LocalStorage
-from relay.storage._object_store import ObjectStorage
+from sluice.relay.jobs import JobOverlapError, Jobs, WriteScope
+from sluice.relay.storage import LocalStorage
+from sluice.relay.storage._object_store import ObjectStorage
 jobs = Jobs(LocalStorage(__import__("pathlib").Path(sys.argv[1]), "x"))
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(6):
     try:
-        print(jobs.create("k", {"by": sys.argv[2]}, Touches("db", (f"t{number}", f"t{number + 1}")), sys.argv[2]).id)
+        print(jobs.create("k", {"by": sys.argv[2]}, WriteScope("db", (f"t{number}", f"t{number + 1}")), sys.argv[2]).id)
     except JobOverlapError:
         pass
 """
@@ -157,7 +157,7 @@ def test_of_many_who_create_at_once_in_an_object_store_no_two_get_what_overlaps(
         start.wait()
         for number in range(12):
             with contextlib.suppress(JobOverlapError):
-                made.append(jobs.create("k", {}, Touches(HERE, (f"t{number}", f"t{number + 1}")), str(who)))
+                made.append(jobs.create("k", {}, WriteScope(HERE, (f"t{number}", f"t{number + 1}")), str(who)))
 
     threads = [threading.Thread(target=create, args=(who,)) for who in range(4)]
     for thread in threads:
@@ -172,19 +172,19 @@ def test_of_many_who_create_at_once_in_an_object_store_no_two_get_what_overlaps(
 
 def test_one_process_runs_a_job_and_a_second_one_is_told_which(jobs: Jobs) -> None:
     job = a_job(jobs)
-    with job.run_as(Runner("the first")) as run:
+    with job.run(Runner("the first")) as run:
         assert job.status().state == RUNNING
         with pytest.raises(JobRunsError, match=rf"is run by the first \(process {os.getpid()} on .*\), since"):
-            jobs.get(job.id).run_as(Runner("the second"), patience_s=60)
+            jobs.get(job.id).run(Runner("the second"), patience_s=60)
         run.end(DONE, result={"rows": 3})
     status = job.status()
     assert (status.state, status.entry.result) == (DONE, {"rows": 3})
-    assert job.ledger.result() == {
+    assert job.files.result() == {
         "state": "done", "by": status.entry.by, "made_ms": status.entry.made_ms, "said": "", "way_out": "",
         "result": {"rows": 3},
     }  # fmt: skip
     with pytest.raises(JobError, match="is done already"):
-        job.run_as(Runner("the second"))
+        job.run(Runner("the second"))
     with pytest.raises(JobError, match="is done already"):
         job.order(PAUSE, "ann")
 
@@ -193,32 +193,32 @@ def test_a_process_that_was_taken_for_dead_learns_of_it_and_says_nothing_more(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = a_job(jobs)
-    monkeypatch.setattr("relay.jobs.lease.BEAT_S", 3600)  # it stands still
-    with job.run_as(Runner("the first")) as first:
-        first.begin_with({"d.a": TableProgress(bytes_in_all=10)})
-        second = jobs.get(job.id).run_as(Runner("the second"), patience_s=0)
-        first.did("d.a", Done(1, 1, 1))
+    monkeypatch.setattr("sluice.relay.jobs.lease.HEARTBEAT_INTERVAL_S", 3600)  # it stands still
+    with job.run(Runner("the first")) as first:
+        first.set_totals({"d.a": TableProgress(bytes_in_all=10)})
+        second = jobs.get(job.id).run(Runner("the second"), patience_s=0)
+        first.did("d.a", JobCounts(1, 1, 1))
         first.check()  # it has not looked yet
         with pytest.raises(LeaseLostError, match="run by the second"):
             first.end(DONE)
         with pytest.raises(LeaseLostError):
             first.check()
     with second:
-        second.begin_with({"d.a": TableProgress(bytes_in_all=20)})
-        assert job.status().progress.in_all.done == Done()
-        assert job.ledger.result() is None and job.entry().run == 2
+        second.set_totals({"d.a": TableProgress(bytes_in_all=20)})
+        assert job.status().progress.in_all.done == JobCounts()
+        assert job.files.result() is None and job.entry().run == 2
 
 
 def test_whatever_a_process_that_woke_late_stumbles_over_it_says_who_has_taken_the_job(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = a_job(jobs)
-    monkeypatch.setattr("relay.jobs.lease.BEAT_S", 3600)  # it stands still
+    monkeypatch.setattr("sluice.relay.jobs.lease.HEARTBEAT_INTERVAL_S", 3600)  # it stands still
     with (
         pytest.raises(LeaseLostError, match=r"taken over by the second .*, and is done by now") as told,
-        job.run_as(Runner("the first")),
+        job.run(Runner("the first")),
     ):
-        with jobs.get(job.id).run_as(Runner("the second"), patience_s=0) as second:
+        with jobs.get(job.id).run(Runner("the second"), patience_s=0) as second:
             second.end(DONE)
         raise FileNotFoundError("done/7.json")
     assert isinstance(told.value.__cause__, FileNotFoundError) and "nothing need be done" in told.value.way_out
@@ -228,7 +228,7 @@ def test_whatever_a_process_that_woke_late_stumbles_over_it_says_who_has_taken_t
 def test_orders_are_heard_and_taken_back(jobs: Jobs) -> None:
     job = a_job(jobs)
     assert job.order(PAUSE, "ann").state == PLANNED
-    with job.run_as(Runner("a test")) as run:
+    with job.run(Runner("a test")) as run:
         assert run.order is None
         assert job.order(PAUSE, "ann").state == PAUSING
         run.look()
@@ -247,13 +247,13 @@ def test_orders_are_heard_and_taken_back(jobs: Jobs) -> None:
 
 def test_an_order_to_cancel_a_job_that_nobody_runs_is_heard_by_who_runs_it_next(jobs: Jobs) -> None:
     job = a_job(jobs)
-    with job.run_as(Runner("a test", "group")) as run:
+    with job.run(Runner("a test", "group")) as run:
         run.end(PAUSED)
     assert job.order(PAUSE, "ann").state == PAUSED
     assert job.order(CANCEL, "ann").state == job.status().state == CANCELLING
     with pytest.raises(JobError, match="is being cancelled"):
         job.order(RESUME, "ann")
-    with job.run_as(Runner("another"), patience_s=3600) as run:
+    with job.run(Runner("another"), patience_s=3600) as run:
         assert run.order == CANCEL
         run.end(CANCELLED)
 
@@ -262,19 +262,19 @@ def test_an_order_to_cancel_outlives_the_process_that_heard_it(jobs: Jobs, tmp_p
     job = a_job(jobs)
     leave_behind(tmp_path / "relay", job.id)
     job.order(CANCEL, "ann")
-    with job.run_as(Runner("the next")) as run:
+    with job.run(Runner("the next")) as run:
         assert run.order == CANCEL
 
 
 DYING = """
 import os, pathlib, sys
-from relay.jobs import Done, Jobs, Runner, TableProgress
-from relay.storage import LocalStorage
-from relay.storage._object_store import ObjectStorage
+from sluice.relay.jobs import JobCounts, Jobs, Runner, TableProgress
+from sluice.relay.storage import LocalStorage
+from sluice.relay.storage._object_store import ObjectStorage
 job = Jobs(LocalStorage(pathlib.Path(sys.argv[1]), "x")).get(sys.argv[2])
-with job.run_as(Runner("the dying")) as run:
-    run.begin_with({"d.a": TableProgress(Done(5, 50, 1), 200, 4)})
-    run.did("d.a", Done(5, 50, 1))
+with job.run(Runner("the dying")) as run:
+    run.set_totals({"d.a": TableProgress(JobCounts(5, 50, 1), 200, 4)})
+    run.did("d.a", JobCounts(5, 50, 1))
     run._note()
     os.kill(os.getpid(), 9)
 """
@@ -293,42 +293,43 @@ def test_a_job_whose_process_was_killed_is_interrupted_and_the_next_process_goes
     status = job.status()
     assert status.state == INTERRUPTED
     assert (
-        status.progress.in_all == TableProgress(Done(10, 100, 2), 200, 4, None) and status.progress.in_all.percent == 50
+        status.progress.in_all == TableProgress(JobCounts(10, 100, 2), 200, 4, None)
+        and status.progress.in_all.percent == 50
     )
     with pytest.raises(JobOverlapError, match="which is interrupted"):
         a_job(jobs)
-    with job.run_as(Runner("the next"), patience_s=3600) as run:
+    with job.run(Runner("the next"), patience_s=3600) as run:
         assert run.number == 2
         assert job.status().state == RUNNING
 
 
 def test_what_ends_a_run_is_written_down_with_the_way_out(jobs: Jobs) -> None:
     job = a_job(jobs)
-    with pytest.raises(JobError), job.run_as(Runner("a test")):
+    with pytest.raises(JobError), job.run(Runner("a test")):
         raise JobError("no such column", way_out="add it")
     entry = job.status().entry
     assert (entry.state, entry.said, entry.way_out) == (FAILED, "no such column; add it", "add it")
-    assert (job.ledger.result() or {})["state"] == FAILED
-    with pytest.raises(KeyboardInterrupt), job.run_as(Runner("a test")):
+    assert (job.files.result() or {})["state"] == FAILED
+    with pytest.raises(KeyboardInterrupt), job.run(Runner("a test")):
         raise KeyboardInterrupt
     assert job.status().state == PAUSED
 
 
 def test_processes_of_a_group_run_a_job_together_and_no_other_joins(jobs: Jobs) -> None:
     job = a_job(jobs)
-    with job.run_as(Runner("task plan", "run 1")) as first:
-        first.begin_with({"d.a": TableProgress(Done(1, 1, 1), 100, 10)})
+    with job.run(Runner("task plan", "run 1")) as first:
+        first.set_totals({"d.a": TableProgress(JobCounts(1, 1, 1), 100, 10)})
     assert job.status().state == RUNNING  # the next task begins soon
     with job.join(Runner("task 1", "run 1")) as one, job.join(Runner("task 2", "run 1")) as two:
         assert one.number == two.number == first.number
-        one.did("d.a", Done(10, 20, 2))
-        two.did("d.a", Done(10, 20, 2))
-        two.did("d.a", Done(1, 9, 1))
+        one.did("d.a", JobCounts(10, 20, 2))
+        two.did("d.a", JobCounts(10, 20, 2))
+        two.did("d.a", JobCounts(1, 9, 1))
         one._note()
         two._note()
-        assert job.status().progress.tables["d.a"].done == Done(22, 50, 6)
+        assert job.status().progress.tables["d.a"].done == JobCounts(22, 50, 6)
         with pytest.raises(JobRunsError, match="is run by task plan"):
-            job.run_as(Runner("sluice bootstrap"))
+            job.run(Runner("sluice bootstrap"))
         one.end(FAILED, said="no room")
         two.look()
         with pytest.raises(LeaseLostError, match="is failed: no room"):
@@ -339,13 +340,13 @@ def test_processes_of_a_group_run_a_job_together_and_no_other_joins(jobs: Jobs) 
 
 def test_progress_tells_the_pace_and_how_long_it_will_take(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("relay.jobs.lease.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("relay.jobs.lease.BEAT_S", 3600)
+    monkeypatch.setattr("sluice.relay.jobs.lease.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("sluice.relay.jobs.lease.HEARTBEAT_INTERVAL_S", 3600)
     job = a_job(jobs)
-    with job.run_as(Runner("a test")) as run:
-        run.begin_with({"d.a": TableProgress(bytes_in_all=1000, chunks_in_all=4), "d.b": TableProgress()})
+    with job.run(Runner("a test")) as run:
+        run.set_totals({"d.a": TableProgress(bytes_in_all=1000, chunks_in_all=4), "d.b": TableProgress()})
         run.doing("d.a")
-        run.did("d.a", Done(100, 250, 1))
+        run.did("d.a", JobCounts(100, 250, 1))
         now[0] += 5
         run._note()
         shown = job.status().progress.to_json()
@@ -355,22 +356,22 @@ def test_progress_tells_the_pace_and_how_long_it_will_take(jobs: Jobs, monkeypat
 
 def test_connecting_and_the_first_hundredth_tell_no_time_left(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("relay.jobs.lease.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("relay.jobs.lease.BEAT_S", 3600)
+    monkeypatch.setattr("sluice.relay.jobs.lease.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("sluice.relay.jobs.lease.HEARTBEAT_INTERVAL_S", 3600)
     job = a_job(jobs)
-    with job.run_as(Runner("a test")) as run:
-        run.begin_with({"d.a": TableProgress(bytes_in_all=10_000)})
+    with job.run(Runner("a test")) as run:
+        run.set_totals({"d.a": TableProgress(bytes_in_all=10_000)})
         now[0] += 14  # Spark starts
         run._note()
-        run.did("d.a", Done(1, 100, 0))
+        run.did("d.a", JobCounts(1, 100, 0))
         now[0] += 1
         run._note()
         assert job.status().progress.left_s is None
-        run.did("d.a", Done(40, 4_900, 0))
+        run.did("d.a", JobCounts(40, 4_900, 0))
         now[0] += 1
         run._note()
         assert job.status().progress.left_s == 2.0
-        run.did("d.a", Done(60, 6_000, 0))
+        run.did("d.a", JobCounts(60, 6_000, 0))
         run._note()
         shown = job.status().progress.to_json()
         assert (shown["percent"], shown["left_s"]) == (99, None)  # more than was estimated, and no end yet
@@ -382,9 +383,9 @@ def test_a_job_is_at_100_percent_once_it_is_done_and_at_no_other_time(
     jobs: Jobs, state: str, percent: int, read: int
 ) -> None:
     job = a_job(jobs)
-    with job.run_as(Runner("a test")) as run:
-        run.begin_with({"d.a": TableProgress(bytes_in_all=100, rows_in_all=10), "d.b": TableProgress()})
-        run.did("d.a", Done(9, read, 3))
+    with job.run(Runner("a test")) as run:
+        run.set_totals({"d.a": TableProgress(bytes_in_all=100, rows_in_all=10), "d.b": TableProgress()})
+        run.did("d.a", JobCounts(9, read, 3))
         run.end(state)
     shown = job.status().progress.to_json()
     assert shown["percent"] == min(percent, read if state != DONE else 100)
@@ -402,7 +403,7 @@ def test_a_bootstrap_of_the_former_version_is_known_and_in_the_way_of_others(sto
     assert (job.id, job.spec.token, job.status().state) == ("bootstrap", "abc", PLANNED)
     with pytest.raises(JobOverlapError, match="asked for by a former version of Sluice"):
         a_job(jobs, "d.a")
-    with job.run_as(Runner("a test")) as run:
+    with job.run(Runner("a test")) as run:
         run.end(DONE)
     assert a_job(jobs, "d.a").id == "backfill"
 
@@ -422,8 +423,8 @@ def test_forgetting_takes_every_file_and_refuses_a_job_that_is_not_over(
     with pytest.raises(JobError, match=r"is planned, and isn't over.*sluice jobs cancel backfill"):
         jobs.forget(job.id)
     assert not jobs.is_over(job.id)
-    with job.run_as(Runner("a test")) as run:
-        job.keep_plan({"chunks": 1})
+    with job.run(Runner("a test")) as run:
+        job.save_plan({"chunks": 1})
         storage.create(f"jobs/{job.id}/rows/1.arrow", b"rows")
         run.end(CANCELLED)
     assert jobs.is_over(job.id)
@@ -442,7 +443,7 @@ def test_of_two_who_take_a_job_at_once_one_is_refused(jobs: Jobs) -> None:
     def take(number: int) -> None:
         start.wait()
         try:
-            got.append(jobs.get(job.id).run_as(Runner(f"process {number}"), patience_s=0).number)
+            got.append(jobs.get(job.id).run(Runner(f"process {number}"), patience_s=0).number)
         except JobRunsError as error:
             got.append(error)
 

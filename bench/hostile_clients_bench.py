@@ -1,0 +1,211 @@
+"""Hostile clients side by side with an ordinary writer: what it waits, and what the pump takes.
+
+    python -m sluice.bench.hostile_clients_bench [--seconds 20] [--home DIR] [--only NAME ...]
+
+Starts etcd, the stand-in cluster and one pump, gives it a backlog, and measures the writer alone, then beside every
+client of `sluice.bench.hostile_clients`. The writer sends at a fixed rate whatever the pump does (a call that has to
+wait delays none of the next), and its latencies count from when a call was due. Reports p50, p99 and the longest wait,
+the pump's peak of memory and threads, and the longest that /status took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import httpx
+import numpy as np
+import psutil
+
+from sluice.bench.hostile_clients import CLIENTS, LARGE, attack
+from sluice.bench.memory import Peak
+from sluice.bench.pump_load import Clock, Messages
+from sluice.pump_service.grpc_fastpath import FastPathClient
+from sluice.tidb import pb
+
+_RATE = 200  # calls a second
+_BACKLOG_MIB = 100
+_BACKLOG_BYTES = 15_000  # of a Prewrite
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of one phase; milliseconds and MiB."""
+
+    calls: int
+    failed: int
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+    status_max_ms: float
+    rss_peak_mib: int
+    threads_peak: int
+    pump_cpu: float  # cores
+
+
+def write_backlog(address: str, cluster_id: int, mebibytes: int) -> None:
+    """Transactions for readers to read."""
+    host, port = address.rsplit(":", 1)
+    client, clock = FastPathClient(host, int(port)), Clock(0, 1)
+
+    def message(tp: int, start: int, commit: int) -> bytes:
+        binlog = pb.binlog.Binlog(
+            tp=pb.binlog.BinlogType.Name(tp),
+            start_ts=start,
+            commit_ts=commit,
+            prewrite_key=b"k" * 30,
+            ddl_job_id=0,
+            ddl_schema_state=0,
+        )
+        if not tp:
+            binlog.prewrite_value = bytes(_BACKLOG_BYTES)
+        return bytes(
+            pb.pump.WriteBinlogReq(clusterID=cluster_id, payload=binlog.SerializeToString()).SerializeToString()
+        )
+
+    for _ in range((mebibytes << 20) // _BACKLOG_BYTES // 20):
+        starts = [clock.next() for _ in range(20)]
+        for batch in (
+            [message(0, start, 0) for start in starts],
+            [message(1, start, clock.next()) for start in starts],
+        ):
+            left = len(client.send(batch))
+            while left:
+                answers = client.receive()
+                left -= len(answers)
+                if any(error for _, error in answers):
+                    raise RuntimeError(f"the backlog can't be written: {answers}")
+    client.close()
+
+
+def observe(address: str, cluster_id: int, pump: psutil.Process, seconds: float, rate: float = _RATE) -> Outcome:
+    """Write at a rate for so long, ask for /status meanwhile."""
+    status: list[float] = []
+    over = threading.Event()
+    asker = threading.Thread(target=_ask, args=(address, over, status), daemon=True)
+    with Peak(lambda: {"rss": pump.memory_info().rss, "threads": pump.num_threads()}) as peak:
+        asker.start()
+        cpu, began = pump.cpu_times(), time.monotonic()
+        waits, failed = _write(address, cluster_id, seconds, rate)
+        after, took = pump.cpu_times(), time.monotonic() - began
+        over.set()
+        asker.join(60)
+    p50, p99 = np.percentile(waits, [50, 99]) * 1000
+    return Outcome(
+        len(waits), failed, round(float(p50), 2), round(float(p99), 2), round(max(waits) * 1000, 1),
+        round(max(status, default=float("inf")) * 1000, 1), peak["rss"] >> 20, peak["threads"],
+        round((after.user + after.system - cpu.user - cpu.system) / took, 2),
+    )  # fmt: skip
+
+
+def _ask(address: str, over: threading.Event, took: list[float]) -> None:
+    # One client for all: making one costs tens of milliseconds of CPU, which the writer of this process would wait for.
+    with httpx.Client(timeout=60, headers={"connection": "close"}) as client:
+        while not over.wait(0.5):
+            began = time.monotonic()
+            client.get(f"http://{address}/status").raise_for_status()
+            took.append(time.monotonic() - began)
+
+
+def _write(address: str, cluster_id: int, seconds: float, rate: float) -> tuple[list[float], int]:
+    """Latencies of calls that are due at a rate, in s, and how many failed."""
+    host, port = address.rsplit(":", 1)
+    client, clock, messages = FastPathClient(host, int(port)), Clock(0, 1), Messages(cluster_id, 128)
+    due: dict[int, float] = {}
+    waits: list[float] = []
+    failures = 0
+    lock = threading.Lock()
+    sent = threading.Event()
+
+    def receive() -> None:
+        nonlocal failures
+        while not (sent.is_set() and not due):
+            for stream, error in client.receive():
+                now = time.monotonic()
+                with lock:
+                    waits.append(now - due.pop(stream))
+                    failures += bool(error)
+
+    began = time.monotonic()
+    receiver = threading.Thread(target=receive, daemon=True)
+    for number in range(int(seconds * rate)):
+        at = began + number / rate
+        if (early := at - time.monotonic()) > 0:
+            time.sleep(early)
+        if not number % 2:
+            start = clock.next()
+        message = messages.commit(start, clock.next()) if number % 2 else messages.prewrite(start)
+        with lock:
+            due[client.send([message])[0]] = at
+            if number == int(seconds * rate) - 1:
+                sent.set()
+        if not number:
+            receiver.start()
+    receiver.join(60)
+    client.close()
+    return waits, failures + len(due)
+
+
+def beside(  # noqa: PLR0913 whom, who, and for how long: the last has a default
+    address: str, cluster_id: int, pump: psutil.Process, names: Sequence[str], seconds: float, rate: float = _RATE
+) -> Outcome:
+    """As `observe`, while the hostile clients of these names do what they do, in processes of their own."""
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=attack, args=(address, cluster_id, list(names), seconds + 2), daemon=True)]
+    for process in processes:
+        process.start()
+    try:
+        time.sleep(2)  # until they are at it
+        return observe(address, cluster_id, pump, seconds, rate)
+    finally:
+        for process in processes:
+            process.kill()
+            process.join(10)
+
+
+def main() -> int:
+    """The script."""
+    from sluice.devstack import LOOPBACK, Stack
+    from sluice.tidb import PDClient
+
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--home", type=Path)
+    parser.add_argument("--only", action="append", choices=sorted(CLIENTS | LARGE))
+    parser.add_argument("--each", action="store_true", help="each client by itself, too")
+    options = parser.parse_args()
+    stack = Stack(options.home)
+    stack.down()
+    stack.wipe("etcd", "cluster", "pump-1")
+    try:
+        stack.up(("etcd", "cluster", "pump-1"), live=True)
+        site = stack.site()
+        address = f"{LOOPBACK}:{site.ports['pump-1']}"
+        with PDClient(f"http://{LOOPBACK}:{site.ports['cluster']}") as pd:
+            cluster_id = pd.cluster_id
+        pump = psutil.Process(stack.state().parts["pump-1"].process.pid)
+        write_backlog(address, cluster_id, _BACKLOG_MIB)
+        names = options.only or sorted(CLIENTS)
+        phases = {"alone": observe(address, cluster_id, pump, options.seconds)}
+        for name in names if options.each else ():
+            phases[name] = beside(address, cluster_id, pump, [name], options.seconds)
+        if options.only is None or not options.each:
+            phases["all of them"] = beside(address, cluster_id, pump, names, options.seconds)
+        for phase, outcome in phases.items():
+            print(f"{phase:<28} {json.dumps(asdict(outcome))}")
+        if not pump.is_running() or pump.status() == psutil.STATUS_ZOMBIE:
+            raise RuntimeError("the pump is gone, see its log")
+    finally:
+        stack.down()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

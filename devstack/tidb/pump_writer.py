@@ -1,0 +1,41 @@
+"""TiDB's pump client on the cluster's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+from sluice.tidb import PumpClient, WriteTimes
+
+STRATEGIES = ("range", "hash", "score")
+
+
+class PumpWriter:
+    """Opens a PumpClient at `pd_url`, the cluster's own port, as TiDB does; must not be used before `open`."""
+
+    def __init__(self, pd_url: str, cluster_id: int, strategy: str) -> None:
+        self._pd_url = pd_url
+        self._cluster_id = cluster_id
+        self._strategy = strategy
+        self._client: PumpClient | None = None
+
+    async def open(self) -> None:
+        """Reads the registry. PumpWriteError if no pump is registered; errors of etcd pass through."""
+        # In a thread: the client waits for answers of this very loop.
+        self._client = await asyncio.to_thread(
+            PumpClient, self._pd_url, self._cluster_id, strategy=self._strategy, times=WriteTimes(probe_s=2.0)
+        )
+
+    async def prewrite(self, start_ts: int, payload: bytes) -> None:
+        """Returns when a pump has the Prewrite on disk; PumpWriteError if none takes it in time."""
+        assert self._client is not None
+        await asyncio.wrap_future(self._client.prewrite_async(start_ts, payload))
+
+    async def finish(self, start_ts: int, payload: bytes) -> None:
+        """Sends the Commit or Rollback to the pump that has the Prewrite; PumpWriteError after ten minutes in vain."""
+        assert self._client is not None
+        await asyncio.wrap_future(self._client.finish_async(start_ts, payload))
+
+    async def close(self) -> None:
+        """Closes the connections; what is still on its way fails."""
+        if self._client is not None:
+            await asyncio.to_thread(self._client.close)

@@ -1,0 +1,381 @@
+"""The stand-in cluster as one process: PD, TiKV and etcd's face on one gRPC port, a TiDB that replays or works, and
+its SQL port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Coroutine
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from sluice.devstack.collations import recorded_new_collations
+from sluice.devstack.recording import Recording, RecordingError
+from sluice.devstack.tidb.accident import delete_everything
+from sluice.devstack.tidb.commit_log import CommitLog
+from sluice.devstack.tidb.control import ControlServer, RequestRejected
+from sluice.devstack.tidb.ddl_history import DDLHistory
+from sluice.devstack.tidb.ddl_writer import ColumnSpec, DDLWriter
+from sluice.devstack.tidb.etcd_proxy import EtcdProxy
+from sluice.devstack.tidb.oracle import Oracle
+from sluice.devstack.tidb.pd import PDService
+from sluice.devstack.tidb.player import RecordingPlayer, ReplayError, ReplayOptions
+from sluice.devstack.tidb.pump_writer import STRATEGIES, PumpWriter
+from sluice.devstack.tidb.regions import RegionMap
+from sluice.devstack.tidb.sql import ClusterState, SQLServer, Versions
+from sluice.devstack.tidb.store import Store
+from sluice.devstack.tidb.tidb_server import TiDBServer
+from sluice.devstack.tidb.tikv import TiKVService
+from sluice.devstack.tidb.upstream_state import UpstreamState
+from sluice.devstack.tidb.variables import put_variables
+from sluice.devstack.tidb.workload import Workload, WorkloadError, WorkloadOptions
+from sluice.tidb import column_types, pb_grpc
+
+_STORE_ID = 1
+_COMMITS_PER_PAGE = 10_000
+_OPEN_TIMEOUT_S = 20.0
+_SERVER_OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # etcd and PD clients ping idle connections; a server that isn't told so hangs up on them.
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.so_reuseport", 0),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """`listen`, `control` and `sql` are host:port (port 0: any free one); without `recording` only workloads can run,
+    and the SQL port has no tables.
+    """
+
+    etcd: str
+    listen: str = "127.0.0.1:0"
+    control: str = "127.0.0.1:0"
+    sql: str = "127.0.0.1:0"
+    recording: Path | None = None
+    cluster_id: int | None = None
+
+
+class Cluster:
+    """Build it and await `start()` on one event loop. Raises RecordingError for a bad recording."""
+
+    def __init__(self, options: ClusterOptions) -> None:
+        self._options = options
+        self.recording = Recording(options.recording) if options.recording else None
+        first = None
+        if self.recording:
+            transactions = self.recording.transactions()
+            first = min(transactions) if transactions else None
+        self.cluster_id = options.cluster_id or (
+            self.recording.cluster_id if self.recording else random.getrandbits(62) | 1 << 61
+        )
+        self.oracle = Oracle(ceiling=first)
+        self.store = Store(lambda: self.oracle.last)
+        self.history = DDLHistory(self.store)
+        if self.recording:
+            self.history.load(self.recording)
+            put_variables(self.store, self._new_collations)
+        self.regions = RegionMap(_STORE_ID, self.history.splits())
+        self.commits = CommitLog()
+        self._versions = Versions(self.recording, self._new_collations)
+        self._upstream = UpstreamState(self.oracle, self.store, self.history, self.commits, self._versions)
+        self.state = "idle"
+        self.error: str | None = None
+        self.port = self.control_port = self.sql_port = 0
+        self._player: RecordingPlayer | None = None
+        self._workload: Workload | None = None
+        self._emptied: set[int] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._until_ts: int | None = None
+        self._opening = False
+        self._tidbs: dict[str, TiDBServer] = {}
+
+    async def start(self) -> None:
+        """Listens. OSError if a port is taken."""
+        host, _ = _split(self._options.listen)
+        self._proxy = EtcdProxy(self._options.etcd)
+        self._server = grpc.aio.server(options=_SERVER_OPTIONS)
+        try:
+            self.port = self._server.add_insecure_port(self._options.listen)
+        except RuntimeError as error:
+            raise OSError(f"can't listen on {self._options.listen}: {error}") from error
+        self._address = f"{host}:{self.port}"
+        self._pd = pd = PDService(self.cluster_id, f"http://{self._address}", self._address, self.oracle, self.regions)
+        pb_grpc.pd.add_PDServicer_to_server(pd, self._server)  # type: ignore[no-untyped-call] # generated
+        pb_grpc.tikv.add_TikvServicer_to_server(TiKVService(self.store, self.regions), self._server)  # type: ignore[no-untyped-call] # generated
+        self._server.add_generic_rpc_handlers((self._proxy,))
+        await self._server.start()
+        control_host, control_port = _split(self._options.control)
+        self._control = ControlServer(
+            control_host,
+            control_port,
+            asyncio.get_running_loop(),
+            {
+                "GET /status": self.status,
+                "POST /replay": self.replay,
+                "POST /stop": self.stop_work,
+                "GET /commits": self.list_commits,
+                "POST /workload": self.start_workload,
+                "GET /workload": self.workload_status,
+                "POST /tidb": self.tidb,
+                "POST /gc": self.collect_garbage,
+                "POST /column": self.add_column,
+                "POST /accident": self.have_accident,
+            },
+        )
+        self.control_port = self._control.port
+        self._control.start()
+        loop = asyncio.get_running_loop()
+        state = ClusterState(
+            self._versions,
+            take_ts=lambda: asyncio.run_coroutine_threadsafe(self.oracle.take(), loop).result(_OPEN_TIMEOUT_S),
+            limit=self._last_played,
+            gc_safe_point=lambda: pd.gc_safe_point,
+            settle=lambda ts: asyncio.run_coroutine_threadsafe(self._wait_for_locks(ts), loop).result(_OPEN_TIMEOUT_S),
+        )
+        self._sql = SQLServer(state, *_split(self._options.sql))
+        self.sql_port = self._sql.port
+        self._sql.start()
+
+    async def stop(self) -> None:
+        """Ends what runs and stops listening."""
+        await self.stop_work({})
+        for tidb in self._tidbs.values():
+            await tidb.kill()
+        await asyncio.to_thread(self._sql.stop)
+        await asyncio.to_thread(self._control.stop)
+        await self._server.stop(grace=0.2)
+        await self._proxy.close()
+
+    async def status(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """The answer of GET /status. Timestamps are TSOs; `commits` counts entries that GET /commits has."""
+        recording = self.recording
+        return {
+            "cluster_id": self.cluster_id,
+            "recording": recording and str(recording.directory),
+            "labels": [{"label": label.name, "ts": label.ts} for label in recording.labels] if recording else [],
+            "state": self.state,
+            "error": self.error,
+            "until_ts": self._until_ts,
+            "counts": self._player.status() if self._player else {},
+            "newest_commit_ts": self.commits.newest_ts,
+            "newest_ts": self.oracle.last,
+            "commits": len(self.commits),
+            "schema_version": self.history.schema_version,
+        }
+
+    async def replay(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """POST /replay: starts it and returns at once; GET /status shows how it goes."""
+        self._check_free()
+        if self.recording is None:
+            raise RequestRejected(409, "no recording to replay; start the stand-in cluster with --recording")
+        if self.state != "idle" or self._workload is not None:
+            raise RequestRejected(409, "time can't go back in a cluster; start a fresh one to replay again")
+        try:
+            self._until_ts = self.recording.resolve(parameters.get("until"))
+        except (RecordingError, TypeError, AttributeError) as error:
+            raise RequestRejected(400, str(error)) from error
+        speed = parameters.get("speed") or "max"
+        writer = self._writer(parameters)
+        try:
+            pace = None if speed == "max" else float(speed)
+            player = RecordingPlayer(
+                self.recording,
+                writer,
+                self._upstream,
+                ReplayOptions(until_ts=self._until_ts, speed=pace),
+            )
+        except (ReplayError, TypeError, ValueError) as error:
+            raise RequestRejected(400, f"speed {speed!r}: give a number above 0, or max") from error
+        await self._open(writer)
+        self._player, self.state = player, "replaying"
+        self._task = asyncio.create_task(self._run_replay(player, writer))
+        return await self.status({})
+
+    async def start_workload(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """POST /workload: starts it and returns at once."""
+        self._check_free()
+        if self.recording is not None and self.state == "idle":
+            raise RequestRejected(
+                409, "a workload would come before the recording in time; replay it first, or start without one"
+            )
+        strategy = parameters.pop("strategy", None)
+        try:
+            options = WorkloadOptions.from_json(parameters)
+        except WorkloadError as error:
+            raise RequestRejected(400, str(error)) from error
+        writer = self._writer({"strategy": strategy})
+        await self._open(writer)
+        self._workload = Workload(options, writer, self._upstream, self._workload)
+        self._task = asyncio.create_task(self._run_workload(self._workload, writer))
+        return await self.workload_status({})
+
+    async def workload_status(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """The answer of GET /workload. It runs until its connections are closed: then another may begin."""
+        if self._workload is None:
+            return {"state": "idle"}
+        status = self._workload.status()
+        if status["state"] in ("done", "failed") and self._task and not self._task.done():
+            status["state"] = "running"
+        return status
+
+    async def tidb(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """POST /tidb: one step of the TiDB at `address`, see sluice.devstack.tidb.tidb_server."""
+        address, step = str(parameters.get("address", "")), parameters.get("do")
+        start_ts = int(parameters.get("start_ts") or 0)
+        if step == "start":
+            if address in self._tidbs:
+                raise RequestRejected(409, f"the TiDB at {address} runs")
+            tidb = TiDBServer(
+                address,
+                self._options.etcd,
+                self._writer({}),
+                self._upstream,
+                int(parameters.get("ttl_s") or 45),
+            )
+            await tidb.start()
+            self._tidbs[address] = tidb
+            return {}
+        found = self._tidbs.get(address)
+        if found is None:
+            raise RequestRejected(409, f"no TiDB runs at {address}")
+        if step == "begin":
+            return {"start_ts": await found.begin(str(parameters.get("key", "k")).encode())}
+        if step == "prewrite":
+            return {"prewritten": found.prewrite(start_ts)}
+        if step == "commit":
+            return {"commit_ts": await found.commit(start_ts)}
+        if step == "reconnect":
+            await found.reconnect(self._writer({}))
+            return {}
+        if step == "isolate":
+            await found.isolate()
+            return {}
+        if step == "kill":
+            await self._tidbs.pop(address).kill()
+            return {}
+        raise RequestRejected(400, f"do {step!r}: one of start, begin, prewrite, commit, reconnect, isolate, kill")
+
+    async def collect_garbage(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """POST /gc: TiDB's GC worker runs."""
+        safe_point = self._pd.collect_garbage(int(parameters.get("safe_point") or 0))
+        for kept in (self._upstream.store, self._upstream.versions, self._upstream.commits):
+            kept.drop(safe_point)
+        return {"safe_point": safe_point}
+
+    async def have_accident(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """POST /accident: beside a workload, too."""
+        names = tuple(str(parameters.get(name) or "") for name in ("schema", "table"))
+        happened = self._last_played()
+        table = self._versions.catalog(await self.oracle.take() if happened is None else happened).find(*names)
+        if table is None:
+            raise RequestRejected(400, f"{'.'.join(names)}: there is no such table")
+        if happened is not None and table.id in self._emptied:
+            raise RequestRejected(409, f"{table.full_name} has had its accident")
+        self._emptied.add(table.id)
+        writer = self._writer({})
+        await self._open(writer)
+        try:
+            return asdict(await delete_everything(table, writer, self._upstream, happened))
+        finally:
+            await writer.close()
+
+    async def add_column(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """POST /column: beside a workload, too, whose rows have NULL there. It returns when TiDB's history has it."""
+        names = tuple(str(parameters.get(name) or "") for name in ("schema", "table", "name"))
+        catalog = self._versions.catalog(await self.oracle.take())
+        table = catalog.find(*names[:2])
+        if table is None or not names[2]:
+            raise RequestRejected(
+                400, f"a column {names[2]!r} for {'.'.join(names[:2])}: there is no such table, or no name"
+            )
+        writer = self._writer({})
+        await self._open(writer)
+        try:
+            state = self._upstream
+            ddl = DDLWriter(writer, state.oracle, state.store, state.history, state.versions)
+            column = ColumnSpec(names[2], column_types.BIGINT, 20, "BIGINT", nullable=True)
+            await ddl.add_column(table, catalog.infos[table.id], column)
+        finally:
+            await writer.close()
+        return await self.status({})
+
+    async def stop_work(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """POST /stop: ends a replay or workload, its open transactions rolled back."""
+        if self._task and not self._task.done():
+            for work in (self._player if self.state == "replaying" else None, self._workload):
+                if work is not None:
+                    await work.stop()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self._task), 10)
+        return await self.status({})
+
+    async def list_commits(self, parameters: dict[str, Any]) -> list[list[Any]]:
+        """The answer of GET /commits."""
+        try:
+            after, limit = int(parameters.get("after") or 0), int(parameters.get("limit") or _COMMITS_PER_PAGE)
+        except (TypeError, ValueError) as error:
+            raise RequestRejected(400, "after is a TSO, limit a number of entries") from error
+        return [list(entry) for entry in self.commits.after(after, min(limit, _COMMITS_PER_PAGE))]
+
+    def _last_played(self) -> int | None:
+        """Up to where the recording has happened, or will have when its replay is over; None: all of it."""
+        if self.state in ("stopped", "failed"):
+            return self.commits.newest_ts
+        return self._until_ts
+
+    async def _wait_for_locks(self, ts: int) -> None:
+        """A reader at `ts` meets the locks of transactions that may commit below it, and waits for them."""
+        while self._workload is not None and self._workload.may_commit_at(ts):  # noqa: ASYNC110 few ms
+            await asyncio.sleep(0.002)
+
+    def _new_collations(self) -> bool:
+        return recorded_new_collations(self.recording) if self.recording else True
+
+    async def _open(self, writer: PumpWriter) -> None:
+        self._opening = True
+        try:
+            await asyncio.wait_for(writer.open(), _OPEN_TIMEOUT_S)
+        except Exception as error:
+            await writer.close()
+            raise RequestRejected(409, f"can't write to pumps: {error}") from error
+        finally:
+            self._opening = False
+
+    def _check_free(self) -> None:
+        if self._opening or (self._task and not self._task.done()):
+            raise RequestRejected(409, "a replay or a workload is running; wait for it, or POST /stop")
+
+    def _writer(self, parameters: dict[str, Any]) -> PumpWriter:
+        strategy = parameters.get("strategy") or "range"
+        if strategy not in STRATEGIES:
+            raise RequestRejected(400, f"strategy {strategy!r}: one of {', '.join(STRATEGIES)}")
+        return PumpWriter(f"http://{self._address}", self.cluster_id, strategy)
+
+    async def _run_replay(self, player: RecordingPlayer, writer: PumpWriter) -> None:
+        await self._run(player.run(), writer)
+        self.state = "failed" if self.error else "done" if player.complete else "stopped"
+
+    async def _run_workload(self, workload: Workload, writer: PumpWriter) -> None:
+        await self._run(workload.run(), writer)
+
+    async def _run(self, work: Coroutine[Any, Any, None], writer: PumpWriter) -> None:
+        self.error = None
+        try:
+            await work
+        except Exception as error:
+            self.error = f"{type(error).__name__}: {error}"
+        finally:
+            await writer.close()
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host or "127.0.0.1", int(port)

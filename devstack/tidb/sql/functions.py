@@ -1,0 +1,95 @@
+"""The few SQL functions that readers of a TiDB, and generated columns of the recordings, use. NULL in, NULL out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from sluice.devstack.tidb.sql.values import as_number, number_text
+from sluice.tidb.tso import physical_ms
+
+_DAYS_BEFORE_ONE = 365  # TO_DAYS('0001-01-01') is 366, date.toordinal() of it 1
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value if isinstance(value, str) else number_text(value)
+
+
+def _joined_text(value: Any) -> bytes:
+    """A value among texts that are put together: bytes as they are, a DOUBLE never with an exponent."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, float):
+        return str(np.format_float_positional(value, unique=True, trim="-")).encode()
+    return _text(value).encode("utf-8", "surrogateescape")
+
+
+def _concat_ws(separator: Any, *parts: Any) -> bytes | None:
+    """NULLs among the parts are left out."""
+    if separator is None:
+        return None
+    return _joined_text(separator).join(_joined_text(part) for part in parts if part is not None)
+
+
+def _left(value: Any, count: Any) -> str | bytes:
+    text = value if isinstance(value, bytes) else _text(value)
+    return text[: max(int(as_number(count)), 0)]
+
+
+def _conv(value: Any, base: Any, to_base: Any) -> str:
+    """From one base into another, as 64 bits without a sign."""
+    digits = np.base_repr(int(_text(value), int(base)) & (1 << 64) - 1, int(to_base))
+    return str(digits)
+
+
+def _sha2(value: Any, bits: Any) -> str:
+    return hashlib.new(f"sha{int(as_number(bits)) or 256}", _joined_text(value)).hexdigest()
+
+
+def _strict(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *arguments: None if None in arguments else function(*arguments)
+
+
+def _hex(value: Any) -> str:
+    if isinstance(value, int):
+        return f"{value & (1 << 64) - 1:X}"
+    return (value if isinstance(value, bytes) else _text(value).encode()).hex().upper()
+
+
+def _parse_tso(tso: Any) -> str:
+    moment = datetime.fromtimestamp(physical_ms(int(as_number(tso))) / 1000, UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%S.%f")
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "CONCAT": _strict(lambda *parts: "".join(map(_text, parts))),
+    "CONCAT_WS": _concat_ws,
+    "LEFT": _strict(_left),
+    "CONV": _strict(_conv),
+    "SHA2": _strict(_sha2),
+    "CONVERT_UTF8MB4": _strict(_text),
+    "UPPER": _strict(lambda v: _text(v).upper()),
+    "LOWER": _strict(lambda v: _text(v).lower()),
+    "HEX": _strict(_hex),
+    "LENGTH": _strict(lambda v: len(v) if isinstance(v, bytes) else len(_text(v).encode())),
+    "YEAR": _strict(lambda v: int(_text(v)[:4])),
+    "MONTH": _strict(lambda v: int(_text(v)[5:7])),
+    "HOUR": _strict(lambda v: int(_text(v).split(" ")[-1].split(":")[0])),
+    "DATE": _strict(lambda v: _text(v)[:10]),
+    "TO_DAYS": _strict(lambda v: datetime.fromisoformat(_text(v)[:10]).toordinal() + _DAYS_BEFORE_ONE),
+    "ABS": _strict(lambda v: abs(as_number(v))),
+    "MOD": _strict(lambda a, b: as_number(a) % as_number(b) if as_number(b) else None),
+    "COALESCE": lambda *items: next((item for item in items if item is not None), None),
+    "IFNULL": lambda a, b: b if a is None else a,
+    "TIDB_PARSE_TSO": _strict(_parse_tso),
+    "CAST_CHAR": _strict(_text),
+    "CAST_BINARY": _strict(lambda v: v if isinstance(v, bytes) else _text(v).encode()),
+    "CAST_SIGNED": _strict(lambda v: int(as_number(v))),
+    "CAST_UNSIGNED": _strict(lambda v: int(as_number(v)) & (1 << 64) - 1),
+}

@@ -1,0 +1,72 @@
+"""What applying counts for the relay log's measures. A step is counted when the sink asks for the next one: then it is
+done, and what is undone by an error isn't counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from sluice.etl.apply._metrics import BatchReport
+from sluice.etl.changes.steps import CommitDetail, ScopedDdl, Step
+from sluice.relay import RelayLog
+from sluice.relay.measures import CounterRecorder, CounterStore, source_of
+
+__all__ = ["ApplyCounters"]
+
+_KINDS = ("inserts", "updates", "deletes")
+
+
+class ApplyCounters:
+    """Of one process that applies to one downstream; see `sluice.relay.measures`."""
+
+    def __init__(self, relay: RelayLog, downstream: str) -> None:
+        self._recorder = CounterRecorder(CounterStore(relay, downstream), source_of(downstream))
+
+    def at(self, checkpoint_ts: int) -> None:
+        """The downstream is complete through here."""
+        self._recorder.at(checkpoint_ts)
+
+    def through(self, steps: Iterable[Step]) -> Iterator[Step]:
+        """The steps, each counted when it is done."""
+        for step in steps:
+            yield step
+            self._count_step(step)
+
+    def _count_step(self, step: Step) -> None:
+        match step.detail:
+            case CommitDetail(counts=counts):
+                self._recorder.count(_sum_counts(step, counts.values()))
+                self._recorder.changed(counts, step.commit_ts)
+                self._recorder.at(step.commit_ts)
+            case ScopedDdl():
+                self._recorder.count({"ddls": 1})
+
+    def wrote(self, report: BatchReport) -> None:
+        """A batch is written."""
+        stages = report.stages_ms
+        parts = {stage: stages[stage] / 1000 for stage in ("send", "commit", "prepare")}
+        whole = {"execute": (stages["send"] + stages["commit"] + stages["ddl"]) / 1000}
+        ddl = {"ddl": stages["ddl"] / 1000} if report.ddls else {}
+        counts = {"batches": 1, "windows": report.windows, "transactions": report.transactions}
+        self._recorder.count(counts, {**parts, **whole, **ddl, "delay": max(0.0, report.lag_ms) / 1000})
+        self._recorder.observe_lag(max(0.0, report.lag_ms))
+
+    def failed(self, error: Exception) -> None:
+        """Something was in the way, and is tried again or not."""
+        self._recorder.count({"retries": 1, f"error.{type(error).__name__}": 1})
+
+    def met(self) -> None:
+        """A session of others was found that writes to what is replicated."""
+        self._recorder.count({"other_writers": 1})
+
+    def close(self) -> None:
+        """Write down the rest. Never raises."""
+        self._recorder.close()
+
+
+def _sum_counts(step: Step, counts: Iterable[tuple[int, int, int]]) -> dict[str, int]:
+    found = {"commits": 1, "changes": step.changes, "rows": step.rows}
+    for one in counts:
+        for kind, number in zip(_KINDS, one, strict=True):
+            found[kind] = found.get(kind, 0) + number
+    return found

@@ -1,0 +1,210 @@
+"""What row changes leave of the rows that they concern, as conditions on the tables downstream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.etl.changes.formats.sql_text import display_text, quote_name, row_conditions
+from sluice.etl.changes.planning import PartitionMove, move_of, partition_of, relocate
+from sluice.etl.changes.recorded_schema import RecordedSchema, SchemaTimeline
+from sluice.etl.changes.rules import ReplicationRules, is_internal_table
+from sluice.etl.changes.steps import ChangeError
+from sluice.etl.changes.write_plans.identity import identity, lookup_key_columns
+from sluice.etl.changes.write_plans.raw_changes import Images, RawChanges, decode
+from sluice.etl.downstream import MySQLSession
+from sluice.relay import DELETE, INSERT, SKIP, UPDATE, RelayLog, WindowRecord
+from sluice.tidb.codec.row import column_ids
+from sluice.tidb.folded import folded
+from sluice.tidb.schema import Column, Table
+
+_COLUMNS = "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+
+
+@dataclass(frozen=True, slots=True)
+class TableLocation:
+    """Where a table's rows are: its quoted name downstream, and by column id what the columns there are called."""
+
+    name: str
+    columns: Mapping[int, str]
+
+    def conditions(self, columns: Sequence[Column], images: Images) -> list[bytes]:
+        """One a row, true for rows with these values in those of the columns that are there."""
+        there = [(replace(c, name=self.columns[c.id]), images[c.name]) for c in columns if c.id in self.columns]
+        if not there:
+            return [b"TRUE"] * len(next(iter(images.values())))
+        found: list[bytes] = row_conditions([c for c, _ in there], [image for _, image in there]).to_pylist()
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedRow:
+    """What a change leaves of a row. `same`: equal for changes of what is one row downstream; `who`: for those of one
+    upstream, whatever its key becomes. `key`: a condition that is true for it alone, None where only all values
+    together say which it is. `image`: one that is true for rows that look as it does, None: it isn't there. `removed`:
+    what it looked like before it went, None if that isn't known.
+    """
+
+    same: tuple[Any, ...]
+    upstream_identity: tuple[Any, ...]
+    place: TableLocation
+    key: bytes | None
+    image: bytes | None
+    removed: bytes | None
+    table: Table
+    images: Images
+    at: int
+    """Which of `images` it is."""
+
+    def may_disappear_with(self, move: PartitionMove) -> bool:
+        """Whether it lies in a partition that a DDL drops. Raises PartitionError."""
+        if self.table.id != move.table.id or self.image is None:
+            return False
+        values = {name: image[self.at].as_py() for name, image in self.images.items()}
+        return partition_of(move.table, values) in move.partitions
+
+    @property
+    def words(self) -> str:
+        """Which row it is, for people."""
+        key = ", ".join(
+            f"{c.name}={display_text(self.images[c.name], self.at)!r:.60}" for c in lookup_key_columns(self.table)
+        )
+        return f"{self.table.full_name}, {f'key {key}' if key else 'a table without a key'}"
+
+
+class TableLocations:
+    """Where the rows of tables are, once the DDL has run that leaves `tables` (None: dropped)."""
+
+    def __init__(self, session: MySQLSession, rules: ReplicationRules, tables: Mapping[int, Table | None]) -> None:
+        self._session, self._rules, self._tables = session, rules, tables
+        self._known: dict[int, TableLocation | None] = {}
+
+    def of(self, table: Table) -> TableLocation | None:
+        """None if it was dropped with all its rows. `table`: as it was at some moment before."""
+        if table.id not in self._known:
+            last = self._tables.get(table.id, table)
+            self._known[table.id] = self._look(last) if last is not None else None
+        return self._known[table.id]
+
+    def _look(self, table: Table) -> TableLocation:
+        goal = self._rules.routes.target(table.schema_name, table.name)
+        there = {folded(str(name)) for (name,) in self._session.query(_COLUMNS, (goal.schema, goal.table))}
+        names = {column.id: column.name for column in table.columns if folded(column.name) in there}
+        return TableLocation(f"{quote_name(goal.schema)}.{quote_name(goal.table)}", names)
+
+
+class ExpectedRows:
+    """What windows leave, given in order; with the DDL on the way that drops partitions."""
+
+    def __init__(
+        self, relay: RelayLog, rules: ReplicationRules, places: TableLocations, after: int, until: int
+    ) -> None:
+        """Of what was committed after `after` through `until` (TSO)."""
+        self._relay, self._rules, self._locations = relay, rules, places
+        self._after, self._until = after, until
+        self._moves: dict[int, PartitionMove] = {}
+        self._dropped: set[int] = set()
+        """Tables that were dropped or truncated."""
+
+    def of(self, window: WindowRecord) -> list[tuple[int, ExpectedRow | PartitionMove]]:
+        """(commit timestamp, what a change leaves, or which partitions go) in order. Raises RowDecodeError,
+        PartitionError, and ChangeError for a table that nothing describes.
+        """
+        schema = RecordedSchema.from_window(window)
+        known, left = SchemaTimeline(schema), list[tuple[int, ExpectedRow | PartitionMove]]()
+        self._dropped.update(schema.truncated_tables)
+        for past in schema.moved:
+            self._note(move_of(past))
+        changes = self._relay.read([window])
+        decided = self._relay.decisions.list(window.lo)
+        skipped = {each.commit_ts for each in decided if each.action == SKIP} | self._rules.ignored_ts
+        stamps, done = changes["commit_ts"].to_numpy(), 0
+        for ddl in schema.ddls:
+            before = int(np.searchsorted(stamps, ddl.commit_ts))
+            left += self._of_changes(changes.slice(done, before - done), known, skipped)
+            tables = {i: table for i in ddl.effect.tables if (table := known.find(i, ddl.commit_ts)) is not None}
+            move = self._note(move_of(ddl.past_move(tables)))
+            if move is not None and move.drops and self._after < ddl.commit_ts <= self._until:
+                left.append((ddl.commit_ts, move))
+            self._dropped.update(i for i, table in ddl.effect.tables.items() if table is None)
+            done = before
+        return left + self._of_changes(changes.slice(done), known, skipped)
+
+    def _note(self, move: PartitionMove | None) -> PartitionMove | None:
+        if move is not None:
+            self._moves.setdefault(move.last_version, move)
+        return move
+
+    def _of_changes(
+        self, changes: pa.Table, known: SchemaTimeline, skipped: set[int]
+    ) -> list[tuple[int, ExpectedRow | PartitionMove]]:
+        changes = relocate(changes, [self._moves[version] for version in sorted(self._moves)])
+        alike: dict[int, tuple[Table, TableLocation, list[int]]] = {}
+        rest = zip(*(changes[name].to_pylist() for name in ("table_id", "kind", "commit_ts")), strict=True)
+        for at, (table_id, kind, commit_ts) in enumerate(rest):
+            if not self._after < commit_ts <= self._until or commit_ts in skipped or is_internal_table(table_id):
+                continue
+            table = known.find(table_id, commit_ts)
+            if table is None:
+                if table_id not in self._dropped:
+                    raise ChangeError(f"commit_ts {commit_ts} changes table id {table_id}, which no window describes")
+                continue
+            place = None if self._is_excluded(table, kind) else self._locations.of(table)
+            if place is not None:
+                alike.setdefault(table_id, (table, place, []))[2].append(at)
+        found: list[tuple[int, int, list[ExpectedRow]]] = []
+        for table, place, wanted in alike.values():
+            raw = RawChanges.from_table(changes.take(pa.array(wanted)))
+            found += zip(wanted, raw.commit_ts.tolist(), _rows_left_by(table, place, raw), strict=True)
+        found.sort(key=lambda entry: entry[0])
+        return [(commit_ts, one) for _, commit_ts, several in found for one in several]
+
+    def _is_excluded(self, table: Table, kind: int) -> bool:
+        wanted = self._rules.filters.wants_table(table.schema_name, table.name)
+        return not wanted or kind in self._rules.filters.ignored_row_kinds(table.schema_name, table.name)
+
+
+def _rows_left_by(table: Table, place: TableLocation, raw: RawChanges) -> list[list[ExpectedRow]]:
+    """What each of some changes of a table leaves, under the keys that it concerns."""
+    olds, news = (iter(_sides(table, place, images)) for images in decode(table, raw.kinds, raw.own_rows))
+    found: list[list[ExpectedRow]] = []
+    for number, kind in enumerate(raw.kinds.tolist()):
+        old = next(olds) if kind != INSERT else None
+        new = next(news) if kind != DELETE else None
+        entries = []
+        if old is not None and (new is None or new.same != old.same):
+            is_known = old.key is not None or _has_all_columns(table, kind, raw.rows[number].as_py())
+            entries.append(replace(old, image=None, removed=old.image if is_known else None))
+        if new is not None:
+            entries.append(new)
+        found.append(entries)
+    return found
+
+
+def _has_all_columns(table: Table, kind: int, row: bytes) -> bool:
+    """Whether the old image of a change has every column; while TiDB drops one, it comes without it."""
+    return {c.id for c in table.stored_columns} <= set(column_ids(row, images=2 if kind == UPDATE else 1))
+
+
+def _sides(table: Table, place: TableLocation, images: Images) -> list[ExpectedRow]:
+    """The rows of some images, as what leaves them so."""
+    if not images or not len(next(iter(images.values()))):
+        return []
+    key = lookup_key_columns(table)
+    looks = place.conditions([c for c in table.stored_columns if not c.generated], images)
+    is_found = bool(key) and all(column.id in place.columns for column in key)
+    keys: Sequence[bytes | None] = place.conditions(key, images) if is_found else [None] * len(looks)
+    whos: list[tuple[Any, ...]]
+    if names := identity(table):
+        whos = [(table.id, *each) for each in zip(*(images[name].to_pylist() for name in names), strict=True)]
+    else:
+        whos = [(table.id, each) for each in looks]
+    sames = [(place.name, each) for each in keys] if is_found else whos
+    return [
+        ExpectedRow(same, who, place, key_condition, look, None, table, images, at)
+        for at, (same, who, key_condition, look) in enumerate(zip(sames, whos, keys, looks, strict=True))
+    ]

@@ -1,0 +1,134 @@
+"""What applying says of itself: per batch, per run, and in a line now and then."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Self
+
+from sluice.etl.apply._batch import WindowBatch
+from sluice.etl.downstream.sinks import SinkResult
+from sluice.tidb import tso
+
+log = logging.getLogger("sluice.apply")
+
+_MAX_WARNINGS = 100
+_LOG_INTERVAL_S, _LOG_EVERY_CHANGES = 5.0, 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """One batch of windows, written. `stages_ms`: read, decode, reduce and format inside the preparing job; prepare,
+    the whole job; wait, how long writing stood idle for it; send, ddl and commit downstream.
+    """
+
+    lo: int
+    hi: int
+    windows: int
+    transactions: int
+    changes: int
+    rows: int
+    ddls: int
+    stages_ms: dict[str, float]
+    lag_ms: float
+    """Wall clock at the end minus the physical part of `hi`."""
+
+
+@dataclass(slots=True)
+class ApplySummary:
+    """What a run did. `checkpoint` is the commit timestamp it got to; `rows` are net rows, `changes` row changes
+    upstream.
+    """
+
+    checkpoint: int = 0
+    batches: int = 0
+    windows: int = 0
+    transactions: int = 0
+    changes: int = 0
+    rows: int = 0
+    ddls: int = 0
+    retries: int = 0
+    warnings: list[str] = field(default_factory=list)
+    stages_ms: dict[str, float] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+    def taken(self) -> Self:
+        """What is in it; it begins anew, where it is."""
+        taken = type(self)(*(getattr(self, each.name) for each in fields(self)))
+        for name, value in asdict(type(self)(checkpoint=self.checkpoint)).items():
+            setattr(self, name, value)
+        return taken
+
+    def add(self, report: BatchReport, warnings: list[str]) -> None:
+        self.checkpoint = report.hi
+        self.batches += 1
+        for name in ("windows", "transactions", "changes", "rows", "ddls"):
+            setattr(self, name, getattr(self, name) + getattr(report, name))
+        for stage, milliseconds in report.stages_ms.items():
+            self.stages_ms[stage] = round(self.stages_ms.get(stage, 0.0) + milliseconds, 3)
+        self.warn(warnings)
+
+    def warn(self, warnings: list[str]) -> None:
+        """Add warnings; the last ones are kept."""
+        self.warnings = (self.warnings + warnings)[-_MAX_WARNINGS:]
+
+
+def report_of(batch: WindowBatch, written: SinkResult) -> BatchReport:
+    """What to say of a batch that is written."""
+    stages = dict(written.stages_ms) | {
+        "prepare": batch.prepare_s * 1000,
+        "wait": batch.waited_s * 1000,
+        "send": written.send_s * 1000,
+        "ddl": written.ddl_s * 1000,
+        "commit": written.commit_s * 1000,
+    }
+    ended = [window for window in batch.windows if window.hi <= batch.hi]  # each counts once, wherever it is cut
+    return BatchReport(
+        batch.after_ts,
+        batch.hi,
+        len(ended),
+        sum(w.transactions for w in ended),
+        written.changes,
+        written.rows,
+        written.ddls,
+        {name: round(value, 3) for name, value in stages.items()},
+        round(time.time() * 1000 - tso.physical_ms(batch.hi), 1),
+    )
+
+
+class ApplyProgressLog:
+    """A line for what was applied since the last one: every few seconds, or for many row changes."""
+
+    def __init__(self) -> None:
+        self._since = 0.0
+        self._reports: list[BatchReport] = []
+        self._changes = 0
+
+    def add(self, report: BatchReport) -> None:
+        """A batch that was written."""
+        if report.changes or report.ddls:
+            self._reports.append(report)
+            self._changes += report.changes
+        self.say()
+
+    def say(self, *, last: bool = False) -> None:
+        """If it is time to, or it is the `last` time. `lag_ms` is the largest, all else of the line is summed up."""
+        now, reports = time.monotonic(), self._reports
+        if not reports or not (last or self._changes >= _LOG_EVERY_CHANGES or now >= self._since + _LOG_INTERVAL_S):
+            return
+        stages: dict[str, float] = {}
+        for report in reports:
+            for stage, milliseconds in report.stages_ms.items():
+                stages[stage] = stages.get(stage, 0.0) + milliseconds
+        told = {"lo": reports[0].lo, "hi": reports[-1].hi, "batches": len(reports)}
+        for name in ("windows", "transactions", "changes", "rows", "ddls"):
+            told[name] = sum(getattr(report, name) for report in reports)
+        stages = {stage: round(milliseconds, 3) for stage, milliseconds in stages.items()}
+        lag_ms = max(report.lag_ms for report in reports)
+        log.info("applied %s", json.dumps(told | {"stages_ms": stages, "lag_ms": lag_ms}))
+        self._since, self._reports, self._changes = now, [], 0

@@ -1,0 +1,189 @@
+"""Takes landed windows together and has them prepared, one batch ahead of the writer."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from sluice.etl.apply._adaptive_limits import BatchLimits
+from sluice.etl.apply._batch import END_OF_BATCH, ByteBoundedQueue, WaitStopped, WindowBatch, overrides_for
+from sluice.etl.apply._log_protocol import ApplyLog
+from sluice.etl.apply._window_selector import WindowSelector
+from sluice.etl.changes.planning import BatchPayload, InFlightPayload, RecountRange, WindowPayload
+from sluice.etl.changes.recorded_schema import RecordedSchema
+from sluice.etl.changes.steps import CommitDetail, Step, lists_from_batches, to_batches
+from sluice.etl.downstream import Checkpoint
+from sluice.relay import AlignedChunk, Part
+from sluice.relay.url import local_folder
+
+Prepare = Callable[[BatchPayload], Iterator[pa.RecordBatch]]
+"""From windows to record batches in STEP_SCHEMA."""
+
+_MAX_QUEUED_BYTES = 64 * 2**20
+_STEP_OVERHEAD_BYTES = 1000
+"""Of a step, beside its payload."""
+_IDLE_CHECK_INTERVAL_S = 0.3
+"""Without anything to write it is looked so often whether the run is over, or somebody else writes."""
+
+
+class BatchPrefetcher:
+    """A thread that has the windows after a checkpoint prepared. What it prepares waits in memory, bounded by bytes."""
+
+    def __init__(
+        self,
+        relay: ApplyLog,
+        prepare: Prepare,
+        limits: BatchLimits,
+        checkpoint: Checkpoint,
+        until_ts: int | None = None,
+    ) -> None:
+        """The flight of `checkpoint` is the first batch; batches that begin before its `safe_until` are prepared for
+        safe mode; neither is cut, as it may be downstream in part. `until_ts`: nothing after this TSO.
+        """
+        self._relay = relay
+        self._prepare = prepare
+        self._limits = limits
+        # Before each commit it is looked what operators want, which costs a request in an object store.
+        self._is_remote_store = local_folder(relay.url) is None
+        self._checkpoint = checkpoint
+        self._slot = threading.Semaphore(1)
+        self._queue = ByteBoundedQueue(_MAX_QUEUED_BYTES)
+        self._stopped = threading.Event()
+        self._next = WindowSelector(relay, limits, checkpoint.flight, until_ts, self._stopped)
+        self._changes_since: float | None = None
+        self._thread = threading.Thread(target=self._run, name="sluice-prepare", daemon=True)
+        self._thread.start()
+
+    @property
+    def changes_since(self) -> float | None:
+        """Since when (time.monotonic) a batch with changes is waiting to be taken; None if none is."""
+        return self._changes_since
+
+    def items(self, over: Callable[[], bool]) -> Iterator[WindowBatch | AlignedChunk]:
+        """Batches in order, until `over`, each one's steps to be used up before the next; and between them the
+        appointments that are to be kept where the batch before them ends.
+        """
+        while not over():
+            started = time.perf_counter()
+            try:
+                item = self._queue.get(_IDLE_CHECK_INTERVAL_S)
+            except queue.Empty:
+                continue
+            if isinstance(item, AlignedChunk):
+                yield item
+                continue
+            self._slot.release()
+            self._changes_since = None
+            if isinstance(item, BaseException):
+                raise item
+            item.waited_s += time.perf_counter() - started
+            yield item
+
+    def stop(self) -> None:
+        """End the thread; a job that is running is waited for, up to a limit, then left alone: it writes nothing."""
+        self._stopped.set()
+        self._next.wake()
+        self._queue.close()
+        self._slot.release()
+        self._thread.join(timeout=30)
+
+    def _run(self) -> None:
+        try:
+            position = self._checkpoint.commit_ts
+            for appointment in self._next.chunks_at(position):
+                self._queue.put(appointment)
+            while True:
+                self._slot.acquire()
+                windows, hi = self._next.after(position)
+                if not windows:
+                    return
+                agenda = self._next.agenda
+                batch = WindowBatch(
+                    windows, position, hi, mended=agenda.tables_under_repair, _queue=self._queue, _relay=self._relay
+                )
+                if any(window.changes or window.ddls for window in windows):
+                    self._changes_since = time.monotonic()
+                self._queue.put(batch)
+                with contextlib.closing(self._steps(batch)) as prepared:
+                    lists = lists_from_batches(prepared)  # here, while the writer waits for answers
+                    while True:
+                        started = time.perf_counter()
+                        steps = next(lists, None)
+                        batch.prepare_s += time.perf_counter() - started
+                        if steps is None:
+                            break
+                        self._queue.put(steps, sum(_STEP_OVERHEAD_BYTES + len(step.payload) for step in steps))
+                self._queue.put(END_OF_BATCH)
+                position = hi
+                for appointment in agenda.pending:
+                    if appointment.at_ts == hi:
+                        self._queue.put(appointment)
+        except WaitStopped:
+            return
+        except BaseException as error:
+            with contextlib.suppress(WaitStopped):
+                self._queue.put(error)
+        finally:
+            self._next.close()
+
+    def _steps(self, batch: WindowBatch) -> Generator[pa.RecordBatch, None, None]:
+        windows = batch.windows
+        batch.decisions = overrides_for(self._relay, batch)
+        if any(window.changes or window.ddls for window in windows):
+            yield from self._prepare(self._describe(batch))
+        else:
+            yield from to_batches(iter([Step(CommitDetail(windows[-1].schema_version), batch.hi)]))
+
+    def _describe(self, batch: WindowBatch) -> BatchPayload:
+        described = BatchPayload.from_windows(batch.windows, batch.after_ts, batch.hi).decided(batch.decisions)
+        flight = self._checkpoint.flight
+        is_begun = flight is not None and batch.after_ts < flight.until
+        safe = batch.after_ts < self._checkpoint.safe_until
+        return replace(
+            described,
+            safe=safe,
+            mended=batch.mended,
+            flight=InFlightPayload(flight.until, frozenset(flight.left_out))
+            if flight is not None and is_begun
+            else None,
+            behind=self._parts_since_ddl_start(described.windows),
+            counted_before=self._recount_ranges(described.windows[0]),
+            cut_tables=None if safe or is_begun or self._is_remote_store else self._limits.cut_tables,
+        )
+
+    def _parts_since_ddl_start(self, windows: Sequence[WindowPayload]) -> dict[int, tuple[tuple[Part, ...], ...]]:
+        """For DDL that began before its window, by commit_ts: the parts of the windows between. Older ones may be gone,
+        and then hold nothing of it.
+        """
+        return {
+            commit_ts: tuple(w.parts for w in self._relay.windows(ts, window.lo) if w.lo < window.lo)
+            for window in windows
+            for commit_ts, ts in window.ddl_started_before().items()
+        }
+
+    def _recount_ranges(self, window: WindowPayload) -> tuple[RecountRange, ...]:
+        """What `prepare` has to count anew: the windows between a DDL and where `window` begins, each with the DDL's
+        job.
+        """
+        found = []
+        for job_id, began_ts in window.recount_from().items():
+            windows = [w for w in self._relay.windows(began_ts, window.after_ts) if w.lo < window.after_ts]
+            at = next(
+                (
+                    (i, ddl.commit_ts)
+                    for i, w in enumerate(windows)
+                    for ddl in RecordedSchema.from_window(w).ddls
+                    if ddl.job_id == job_id
+                ),
+                None,
+            )
+            if at is not None:
+                parts = tuple(part for w in windows[at[0] :] for part in w.parts)
+                found.append(RecountRange(job_id, at[1], parts))
+        return tuple(found)

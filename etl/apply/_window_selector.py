@@ -1,0 +1,197 @@
+"""Which landed windows are applied next: as many as go together, as far as operators let applying go."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from sluice.etl.apply._adaptive_limits import BatchLimits
+from sluice.etl.apply._log_protocol import ApplyLog
+from sluice.etl.downstream import InFlight
+from sluice.relay import AlignedChunk, PendingChunks, RelayGapError, WindowRecord
+from sluice.relay.url import local_folder
+from sluice.relay.wakeup import WakeupSocket
+
+log = logging.getLogger("sluice.apply")
+
+_POLL_INTERVAL_S = 0.02
+_WAKEUP_TIMEOUT_S = 0.3
+_CONTROL_INTERVAL_S = 0.25
+_FIND_INTERVAL_S, _REMOTE_FIND_INTERVAL_S = 10.0, 60.0
+_REMOTE_POLL_INTERVAL_S, _REMOTE_CONTROL_INTERVAL_S = 0.25, 2.0  # in an object store, where each look is charged for
+_MAX_TS = 2**63 - 1
+MAX_WINDOWS = 2_000
+"""In one batch: landing brings an empty window every half second or so, and applying may have been paused for days."""
+
+_WINDOW_CACHE_TTL_S = 1.0
+"""So long a window that was seen isn't read again."""
+
+
+class WindowSelector:
+    """`after` gives the windows of one batch after the other. Used by one thread; `stopped` may be set by others."""
+
+    def __init__(
+        self,
+        relay: ApplyLog,
+        limits: BatchLimits,
+        flight: InFlight | None,
+        until_ts: int | None,
+        stopped: threading.Event,
+    ) -> None:
+        """`flight`: what was begun before; the first batch must end where it does, whatever the limits and operators
+        say. `until_ts`: nothing after this TSO.
+        """
+        self._relay = relay
+        self._limits = limits
+        self._first_hi = flight.until if flight else None
+        self._until_ts = until_ts
+        self._stopped = stopped
+        self._wakeup = WakeupSocket(relay.url)
+        self._is_remote_store = local_folder(relay.url) is None
+        self._find_due = 0.0
+        self._missed_window = -1, 0.0
+        """After which position there was no window in an object store, and when."""
+        self._following: tuple[WindowRecord | None, float] = None, 0.0
+        """What came behind the last batch and was too much for it, and when that was seen."""
+        self._is_wait_logged = False
+        self._control_due = 0.0
+        self._paused = False
+        self._until: int | None = None
+        self._at_boundary = -1
+        self._cut: WindowRecord | None = None
+        """The window in the middle of which the last batch ended."""
+        self.agenda = PendingChunks()
+        """The appointments from the last batch's beginning on."""
+
+    def wake(self) -> None:
+        """Look whether it is stopped."""
+        self._wakeup.wake()
+
+    def close(self) -> None:
+        """When nobody asks any longer."""
+        self._wakeup.close()
+
+    def after(self, position: int) -> tuple[tuple[WindowRecord, ...], int]:
+        """The windows after `position` (TSO) that are landed, and where the batch that they are ends; waits for the
+        first, and for operators. No windows when stopped. Raises RelayGapError and other relay errors.
+        """
+        windows = self._take_batch(position)
+        if not windows:
+            return (), position
+        hi = min(windows[-1].hi, self._end())
+        # Behind the look at the windows: whoever sees a window sees the appointments inside of it.
+        self.agenda = self._relay.aligned_chunks.agenda(position + 1)
+        if self._first_hi is None:
+            hi = min([hi, *(appointment.at_ts for appointment in self.agenda.pending)])
+            windows = [window for window in windows if window.lo < hi]
+        self._first_hi = None
+        self._cut = windows[-1] if hi < windows[-1].hi else None
+        if self._cut is None:  # to list an hour's windows each time would cost more than all else
+            self._at_boundary = hi
+            self._schedule_find()
+        return tuple(windows), hi
+
+    def chunks_at(self, position: int) -> list[AlignedChunk]:
+        """Those that are to be kept with the checkpoint at `position` (TSO); waits while operators have applying
+        paused.
+        """
+        found = [one for one in self._relay.aligned_chunks.agenda(position).pending if one.at_ts == position]
+        while found and not self._may_continue(position - 1):
+            if self._stopped.wait(_POLL_INTERVAL_S):
+                return []
+        return found
+
+    def _take_batch(self, position: int) -> list[WindowRecord]:
+        while (first := self._find(position) if self._may_continue(position) else None) is None:
+            self._wakeup.wait(_WAKEUP_TIMEOUT_S if self._wakeup.is_reliable else _POLL_INTERVAL_S)
+            if self._stopped.is_set():
+                return []
+        self._wakeup.found()
+        windows = [first]
+        rows, size = first.changes, sum(part.bytes for part in first.parts)
+        tables = set(first.tables)
+        while not self._stopped.is_set() and windows[-1].hi < self._end():
+            following = self._relay.next(windows[-1].hi)
+            self._following = following, time.monotonic()
+            if following is None and self._first_hi is not None:  # a flight is written again as a whole
+                self._wait_for_in_flight(windows[-1].hi)
+                continue
+            if following is None:
+                break
+            rows += following.changes
+            size += sum(part.bytes for part in following.parts)
+            tables.update(following.tables)
+            if self._first_hi is None and (
+                rows > self._limits.max_rows
+                or size > self._limits.max_bytes
+                or len(tables) > self._limits.max_tables
+                or len(windows) == MAX_WINDOWS
+            ):
+                break
+            windows.append(following)
+        return windows if not self._stopped.is_set() else []
+
+    def _wait_for_in_flight(self, position: int) -> None:
+        if not self._is_wait_logged:
+            log.warning(
+                "changes through %s were begun; waiting until they are landed again, which they are through %s",
+                self._first_hi,
+                position,
+            )
+            self._is_wait_logged = True
+        self._stopped.wait(_POLL_INTERVAL_S)
+
+    def _find(self, position: int) -> WindowRecord | None:
+        if self._cut is not None and self._cut.lo < position < self._cut.hi:
+            return self._cut
+        missed, at = self._missed_window
+        if self._is_remote_store and position == missed and time.monotonic() < at + _REMOTE_POLL_INTERVAL_S:
+            return None
+        following, seen_at = self._following
+        if following is not None and following.lo == position and time.monotonic() < seen_at + _WINDOW_CACHE_TTL_S:
+            return following
+        window = self._relay.next(position)
+        self._missed_window = position, time.monotonic()
+        if window is not None or self._is_boundary(position):
+            return window
+        self._schedule_find()
+        window = self._relay.find(position)
+        if window is not None and window.lo > position:
+            raise RelayGapError(
+                f"{self._relay.url}: the checkpoint is at {position}, but the next landed window begins at {window.lo}:"
+                " what lies between was removed or never landed",
+                way_out="land it again, or copy the downstream anew as of a later time and set its checkpoint",
+            )
+        self._at_boundary = position if window is None else -1
+        return window
+
+    def _may_continue(self, position: int) -> bool:
+        """Whether operators let applying go beyond `position`; what they said is read again now and then."""
+        now = time.monotonic()
+        if now >= self._control_due:
+            self._control_due = now + (_REMOTE_CONTROL_INTERVAL_S if self._is_remote_store else _CONTROL_INTERVAL_S)
+            control = self._relay.control()
+            until = min((ts for ts in (control.apply_until_ts, self._until_ts) if ts is not None), default=None)
+            if (control.apply_paused, until) != (self._paused, self._until):
+                log.info(
+                    "applying %s",
+                    "is paused" if control.apply_paused else "goes on" if until is None else f"goes through {until}",
+                )
+            self._paused, self._until = control.apply_paused, until
+        return not self._paused and position < self._end()
+
+    def _end(self) -> int:
+        """Where the next batch ends at the latest (TSO)."""
+        if self._first_hi is not None:
+            return self._first_hi
+        return _MAX_TS if self._until is None else self._until
+
+    def _schedule_find(self) -> None:
+        self._find_due = time.monotonic() + (_REMOTE_FIND_INTERVAL_S if self._is_remote_store else _FIND_INTERVAL_S)
+
+    def _is_boundary(self, position: int) -> bool:
+        """Whether `position` is known to be the end of the chain, so that the next window must begin there: O(1) by
+        name. Now and then that is doubted: windows may have been removed.
+        """
+        return self._at_boundary == position and time.monotonic() <= self._find_due

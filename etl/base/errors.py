@@ -1,9 +1,0 @@
-"""What can be wrong with a base that is to be made."""
-
-from __future__ import annotations
-
-from errors import RequestError
-
-
-class BaseError(RequestError):
-    """A base can't be made, or not in this way; says why, and what can be done. Nothing was changed."""

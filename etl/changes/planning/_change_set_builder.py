@@ -1,0 +1,234 @@
+"""The changes between two barriers, gathered from one or more windows, become a segment and its steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.etl.changes.planning._options import PrepareOptions
+from sluice.etl.changes.planning._partition_moves import PartitionMove, surviving_changes
+from sluice.etl.changes.planning._payloads import BatchPayload
+from sluice.etl.changes.planning._schema_cursor import SchemaCursor
+from sluice.etl.changes.planning._transaction_splits import split_points
+from sluice.etl.changes.steps import ChangeError, CommitDetail, Step
+from sluice.etl.changes.write_plans import ChangeSet, StageTimings, planner_for
+from sluice.etl.changes.write_plans.identity import lookup_key_columns
+from sluice.etl.changes.write_plans.raw_changes import RawChanges
+from sluice.etl.changes.write_plans.surviving_rows import with_surviving_rows
+from sluice.etl.changes.write_plans.table_changes import TableChanges, TableContext
+from sluice.relay import DELETE, INSERT, PART_SCHEMA, UPDATE
+from sluice.tidb.partitions import PartitionError
+
+_KIND_COUNT = 3
+
+
+class ChangeSetBuilder:
+    """Gathers the changes between two barriers, from one or more windows."""
+
+    def __init__(
+        self, schemas: SchemaCursor, options: PrepareOptions, batch: BatchPayload, timings: StageTimings
+    ) -> None:
+        """`options`: with all that is left out of this batch."""
+        safe, replayed = batch.safe, batch.flight is not None
+        self._schemas = schemas
+        # In safe mode, and for a flight that is written again, one session does it all, whatever the sink has.
+        self._planner = planner_for("net" if safe or replayed else options.shape)
+        # Elsewhere a commit step isn't all that ends a transaction.
+        self._cut_tables = batch.cut_tables if self._planner is planner_for("net") else None
+        self._safe = safe
+        self._replayed = replayed
+        self._workers = options.workers
+        self._time_zone = options.time_zone
+        self._timings = timings
+        self._tables_under_repair = batch.mended
+        self._after_ts = batch.after_ts
+        self._ignored = np.array(sorted(options.ignored_ts), np.int64)
+        self._written = np.array(sorted(batch.written_of(options.ignored_ts)), np.int64)
+        self._pieces: list[pa.Table] = []
+        self._loose: set[int] = set()
+        self._reverted: list[pa.Table] = []
+        self._excluded: list[int] = []
+        self._warnings: list[str] = []
+        self._counts: dict[str, tuple[int, int, int]] = {}
+
+    def add(self, changes: pa.Table) -> None:
+        if changes.num_rows and len(self._ignored):
+            changes = self._without_ignored(changes)
+        if changes.num_rows:
+            self._pieces.append(changes)
+            self._loose |= self._schemas.dropping
+
+    def warn(self, text: str) -> None:
+        """Have the next commit step say so."""
+        self._warnings.append(text)
+
+    def _without_ignored(self, changes: pa.Table) -> pa.Table:
+        commit_ts = changes["commit_ts"].to_numpy()
+        ignored = np.isin(commit_ts, self._ignored)
+        for ts, rows in zip(*np.unique(commit_ts[ignored], return_counts=True), strict=True):
+            self.warn(f"ignored as asked: the transaction at commit_ts {ts} with {rows} row changes")
+            self._excluded.append(int(ts))
+        written = np.isin(commit_ts, self._written)
+        if written.any():
+            self._reverted.append(changes.filter(pa.array(written)))
+        return changes.filter(pa.array(~ignored)) if ignored.any() else changes
+
+    @property
+    def loads_rows(self) -> bool:
+        """Whether the sink writes rows into tables; others are told what happened."""
+        return self._planner in (planner_for("net"), planner_for("groups"))
+
+    def attach_surviving_rows(self, ddl: Step, move: PartitionMove, changes: Iterable[pa.Table]) -> Step:
+        """The step of a DDL that drops partitions, with the rows that stay; `changes`: what came before
+        it, in order.
+        """
+        try:
+            kept = surviving_changes(changes, move).combine_chunks()
+        except PartitionError as error:
+            raise ChangeError(
+                f"DDL at commit_ts {ddl.commit_ts}: {error}.", way_out=f"`sluice ddl replace {ddl.commit_ts}`"
+            ) from error
+        found = self._schemas.find(move.table.id, ddl.commit_ts)
+        kept = kept.filter(pa.array(~np.isin(kept["commit_ts"].to_numpy(), self._ignored)))
+        if not kept.num_rows or found is None:
+            return ddl
+        if not self.loads_rows:
+            self.warn(
+                f"{move.table.full_name}: {kept.num_rows} changes before the DDL at commit_ts {ddl.commit_ts} are about"
+                " rows that its upstream kept, in another partition; who executes its statement drops them"
+            )
+            return ddl
+        circumstances = TableContext(partial=True, source=found.source)
+        changes_kept = TableChanges(found.table, RawChanges.from_table(kept), self._timings, circumstances)
+        return with_surviving_rows(ddl, changes_kept.loads())
+
+    def flush(self, commit_ts: int, *, barrier: int = 1) -> Iterator[Step]:
+        """The shape's steps of what was added, then a commit; nothing without changes. `barrier`: how far behind it the
+        next segment begins.
+        """
+        after_ts, self._after_ts = self._after_ts, commit_ts + barrier
+        if self._pieces or self._reverted:
+            yield from self._flush(after_ts, commit_ts, None)
+
+    def finish(self, commit_ts: int, schema_version: int) -> Iterator[Step]:
+        """The last steps, with a commit at any rate; `schema_version`: then."""
+        yield from self._flush(self._after_ts, commit_ts, schema_version)
+
+    def _flush(self, after_ts: int, commit_ts: int, schema_version: int | None) -> Iterator[Step]:
+        *firsts, last = self._split()
+        for piece in firsts:
+            through = int(piece["commit_ts"][-1].as_py())
+            yield from self._steps(piece, after_ts, through, None)
+            after_ts = through
+        yield from self._steps(last, after_ts, commit_ts, schema_version)
+        self._loose = set()
+
+    def _split(self) -> list[pa.Table]:
+        """What was added, in one piece, or in several that are to be committed one by one."""
+        table = pa.concat_tables(self._pieces or [PART_SCHEMA.empty_table()]).combine_chunks()
+        self._pieces = []
+        if self._cut_tables is None:
+            return [table]
+        places = split_points(table["table_id"].to_numpy(), table["commit_ts"].to_numpy(), self._cut_tables)
+        ends = [*places, table.num_rows]
+        return [table.slice(begin, end - begin) for begin, end in zip([0, *places], ends, strict=True)]
+
+    def _steps(self, table: pa.Table, after_ts: int, commit_ts: int, schema_version: int | None) -> Iterator[Step]:
+        changes = rows = 0
+        if table.num_rows or self._reverted:
+            segment = self._change_set(table, after_ts, commit_ts)
+            changes = sum(len(places) for _, places in segment.tables)
+            for step in self._planner(segment, self._timings, self._workers):
+                rows += step.rows
+                yield step
+        detail = CommitDetail(schema_version, self._timings.to_ms(), tuple(self._warnings), self._counts)
+        self._warnings, self._counts = [], {}
+        yield Step(detail, commit_ts, rows=rows, changes=changes)
+        self._timings.clear()
+
+    def _change_set(self, table: pa.Table, after: int, through: int) -> ChangeSet:
+        started = time.perf_counter()
+        taken_back = self._reverted_by_table()
+        commit_ts, kinds = table["commit_ts"].to_numpy(), table["kind"].to_numpy()
+        tables = []
+        loose = self._loose
+        partial: set[int] = set()
+        sources: dict[int, str] = {}
+        for table_id, places, first_ts, *counts in _places_by_table(table["table_id"].to_numpy(), commit_ts, kinds):
+            found = self._schemas.find(table_id, first_ts)
+            if found is None:
+                continue
+            gives_way = table_id in loose and bool(lookup_key_columns(found.table))
+            if found.ignored_kinds or gives_way or table_id in self._tables_under_repair or found.may_keep_rows:
+                partial.add(table_id)
+            if found.ignored_kinds:
+                places = places[~np.isin(kinds[places], list(found.ignored_kinds))]
+                counts = [0 if kind in found.ignored_kinds else count for kind, count in enumerate(counts)]
+            if found.source:
+                sources[table_id] = found.source
+            if len(places) or table_id in taken_back:
+                tables.append((found.table, places))
+            self._count(found.name, counts)
+        known = {found.id for found, _ in tables}
+        tables += [(self._schemas.find(i, through).table, np.zeros(0, np.int64)) for i in taken_back if i not in known]  # type: ignore[union-attr]
+        left_out, self._excluded = tuple(self._excluded), []
+        self._timings.decode += time.perf_counter() - started
+        return ChangeSet(
+            changes=table,
+            tables=tuple(tables),
+            after=after,
+            through=through,
+            safe=self._safe,
+            time_zone=self._time_zone,
+            partial=frozenset(partial),
+            sources=sources,
+            left_out=left_out,
+            replayed=self._replayed,
+            reverted=taken_back,
+        )
+
+    def _count(self, name: str, counts: Sequence[int]) -> None:
+        """`counts`: changes of each kind."""
+        inserts, updates, deletes = counts[INSERT], counts[UPDATE], counts[DELETE]
+        if inserts or updates or deletes:
+            before = self._counts.get(name, (0, 0, 0))
+            self._counts[name] = (before[0] + inserts, before[1] + updates, before[2] + deletes)
+
+    def _reverted_by_table(self) -> dict[int, pa.Table]:
+        """What is to be taken back. Of some tables it was in one transaction with the checkpoint, see
+        `sluice.etl.changes.write_plans.conflict_groups`, so it was never written.
+        """
+        pieces, self._reverted = self._reverted, []
+        if not pieces:
+            return {}
+        changes = pa.concat_tables(pieces)
+        ids = changes["table_id"].to_numpy()
+        found = {}
+        for table_id in np.unique(ids).tolist():
+            own = changes.filter(pa.array(ids == table_id))
+            table = self._schemas.find(table_id, int(own["commit_ts"][0].as_py()))
+            if table is not None and not table.source and lookup_key_columns(table.table) and not table.ignored_kinds:
+                found[table_id] = own
+        return found
+
+
+def _places_by_table(
+    ids: np.ndarray, commit_ts: np.ndarray, kinds: np.ndarray
+) -> Iterator[tuple[int, np.ndarray, int, int, int, int]]:
+    """Each table id with the places, ascending, at which it stands in `ids`, the commit timestamp of the first one, and
+    how many there are of each kind.
+    """
+    order = np.argsort(ids, kind="stable")
+    in_order = ids[order]
+    is_first = np.append(True, in_order[1:] != in_order[:-1])[: len(order)]
+    begins = np.flatnonzero(is_first)
+    cells = (np.cumsum(is_first) - 1) * _KIND_COUNT + kinds[order]
+    counts = np.bincount(cells, minlength=_KIND_COUNT * len(begins)).reshape(-1, _KIND_COUNT)
+    ends = [*begins[1:].tolist(), len(order)]
+    firsts = order[begins]
+    of_kinds = (counts[:, kind].tolist() for kind in range(_KIND_COUNT))
+    places = map(order.__getitem__, map(slice, begins.tolist(), ends))
+    yield from zip(ids[firsts].tolist(), places, commit_ts[firsts].tolist(), *of_kinds, strict=True)

@@ -1,0 +1,74 @@
+"""What filters and routes make of tables. It is remembered: batch after batch has rows of the same tables, of which
+there may be thousands.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+
+from sluice.etl.changes.rules import Filter, RouteError, Routes
+from sluice.tidb.schema import Table
+
+_MAX_CACHED_RULES = 4
+_MAX_CACHED_TABLES = 100_000
+"""Of those that are remembered for the same rules."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where the changes of a table go."""
+
+    table: Table
+    """Under the name that it has downstream."""
+    name: str
+    """The full name that it has upstream."""
+    source: str = ""
+    """The same where its rows are merged with those of others downstream."""
+    is_wanted: bool = True
+    """Whether they go anywhere."""
+    refusal: str = ""
+    """Why they can't."""
+    ignored_kinds: frozenset[int] = frozenset()
+    """Kinds of its row changes that are left out."""
+    may_keep_rows: bool = False
+    """Whether its rows may stay downstream when a statement removes them upstream."""
+
+
+class Destinations:
+    """Of tables, by filters and routes that stay the same."""
+
+    def __init__(self, filters: Filter, routes: Routes) -> None:
+        self._filters, self._routes = filters, routes
+        self._known: dict[int, tuple[Table, Destination]] = {}
+
+    def of(self, table: Table) -> Destination:
+        known = self._known.get(table.id)
+        if known is not None and known[0] is table:
+            return known[1]
+        if known is None and len(self._known) >= _MAX_CACHED_TABLES:
+            self._known.clear()
+        found = self._made(table)
+        self._known[table.id] = table, found
+        return found
+
+    def _made(self, table: Table) -> Destination:
+        names = table.schema_name, table.name
+        if not table.is_base_table or not self._filters.wants_table(*names):
+            return Destination(table, table.full_name, is_wanted=False)
+        try:
+            target = self._routes.target(*names)
+        except RouteError as error:
+            return Destination(table, table.full_name, refusal=str(error))
+        routed = table if target.route is None else replace(table, schema_name=target.schema, name=target.table)
+        return Destination(
+            routed,
+            table.full_name,
+            table.full_name if target.is_merged else "",
+            ignored_kinds=self._filters.ignored_row_kinds(*names),
+            may_keep_rows=self._filters.may_keep_rows(*names),
+        )
+
+
+destinations = functools.lru_cache(maxsize=_MAX_CACHED_RULES)(Destinations)
+"""Those that were asked before about the same rules."""

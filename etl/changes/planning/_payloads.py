@@ -1,0 +1,249 @@
+"""What `prepare` is told of windows: made on the driver, sent to a worker as JSON, read there. These classes know its
+keys; the parts that a window record has too are `sluice.etl.changes.recorded_schema`'s and `relay.Part`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sluice.etl.changes.recorded_schema import RecordedSchema
+from sluice.relay import REPLACE, SKIP, Override, Part, RecordEncoder, WindowRecord, read_records
+from sluice.tidb.ddl_actions import REMOVES_PARTITIONS
+from sluice.tidb.ddl_schema_versions import LONGEST_STATEMENT
+
+Parts = tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPayload:
+    """A window, or the stretch `(after_ts, hi]` of it that is to be applied."""
+
+    lo: int
+    hi: int
+    after_ts: int
+    """What was committed through it is left out: a checkpoint lies there."""
+    parts: Parts
+    schema: RecordedSchema
+    """Of the window as far as `hi`; its DDL through `after_ts` is there too."""
+
+    @classmethod
+    def from_window(
+        cls, window: WindowRecord, after_ts: int | None = None, until_ts: int | None = None
+    ) -> WindowPayload:
+        """Without what was committed through `after_ts`, and after `until_ts`."""
+        hi = window.hi if until_ts is None else min(window.hi, until_ts)
+        schema = RecordedSchema.from_window(window).through(hi)
+        return cls(window.lo, hi, max(window.lo, after_ts or 0), window.parts, schema)
+
+    def ddl_started_before(self) -> dict[int, int]:
+        """DDL inside whose first rows may lie in windows before, by commit_ts: the timestamps (TSO) behind which these
+        lie.
+        """
+        return {
+            ddl.commit_ts: ddl.began_ts
+            for ddl in self.schema.ddls
+            if len(ddl.versions) > 1
+            and ddl.commit_ts > self.after_ts
+            and ddl.type in REMOVES_PARTITIONS
+            and ddl.began_ts < self.lo
+        }
+
+    def recount_from(self) -> dict[int, int]:
+        """DDL before the window of which changes behind it depend on what came between, by job: the timestamps (TSO)
+        behind which they lie.
+        """
+        return {
+            move.job_id: move.began_ts
+            for move in self.schema.moved
+            if move.type in REMOVES_PARTITIONS
+            and not move.asked
+            and move.finished_ts + LONGEST_STATEMENT > self.after_ts
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "lo": self.lo,
+            "hi": self.hi,
+            "after_ts": self.after_ts,
+            "parts": _parts_to_json(self.parts),
+            "schema": self.schema.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> WindowPayload:
+        """The inverse of `to_json`."""
+        return cls(
+            document["lo"],
+            document["hi"],
+            document["after_ts"],
+            _parts_from_json(document["parts"]),
+            RecordedSchema.from_json(document["schema"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class InFlightPayload:
+    """Changes through `until` (TSO) may be downstream already, but for the transactions `left_out`."""
+
+    until: int
+    left_out: frozenset[int] = frozenset()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"until": self.until, "left_out": sorted(self.left_out)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> InFlightPayload:
+        """The inverse of `to_json`."""
+        return cls(document["until"], frozenset(document["left_out"]))
+
+
+@dataclass(frozen=True, slots=True)
+class RecountRange:
+    """What was applied behind a DDL that emptied partitions: `parts` behind `after_ts` (TSO). `job_id`: the DDL's."""
+
+    job_id: int
+    after_ts: int
+    parts: Parts
+
+    def to_json(self) -> dict[str, Any]:
+        return {"job_id": self.job_id, "after_ts": self.after_ts, "parts": _parts_to_json(self.parts)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> RecountRange:
+        """The inverse of `to_json`."""
+        return cls(document["job_id"], document["after_ts"], _parts_from_json(document["parts"]))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPayload:
+    """Windows that follow one another and are prepared together."""
+
+    windows: tuple[WindowPayload, ...] = ()
+    safe: bool = False
+    """Prepared for safe mode."""
+    flight: InFlightPayload | None = None
+    """A flight that was broken off and is written again."""
+    skipped: frozenset[int] = frozenset()
+    """Commit timestamps that operators leave out, beside PrepareOptions.ignored_ts."""
+    replaced: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """Statements that operators have executed in place of a DDL, by its commit_ts."""
+    behind: Mapping[int, tuple[Parts, ...]] = field(default_factory=dict)
+    """For DDL inside that drops partitions, by commit_ts, the parts of each window before the first one since it began,
+    see `WindowPayload.began_before`."""
+    counted_before: tuple[RecountRange, ...] = ()
+    """See `WindowPayload.counting_from`; for the first window."""
+    mended: frozenset[int] = frozenset()
+    """Ids of tables of which rows may be missing downstream, until a job has brought them."""
+    rows: int | None = None
+    """How many changes of the last window count, from the first on; None: all."""
+    cut_tables: int | None = None
+    """Where changes are spread over very many tables, about so many are in one downstream transaction; None: there is
+    no cut.
+    """
+
+    @classmethod
+    def from_windows(
+        cls, windows: Iterable[WindowRecord], after_ts: int | None = None, until_ts: int | None = None
+    ) -> BatchPayload:
+        """See `WindowPayload.of`."""
+        return cls(tuple(WindowPayload.from_window(window, after_ts, until_ts) for window in windows))
+
+    @property
+    def after_ts(self) -> int:
+        """Where it begins."""
+        return self.windows[0].after_ts if self.windows else 0
+
+    @property
+    def bytes(self) -> int:
+        """How much is read to prepare it, as it lies in the relay log."""
+        return sum(part.bytes for part in self._read())
+
+    @property
+    def changes(self) -> int:
+        """How many row changes are read to prepare it."""
+        return sum(part.rows for part in self._read())
+
+    def _read(self) -> Iterator[Part]:
+        for window in self.windows:
+            yield from window.parts
+        for windows in self.behind.values():
+            for parts in windows:
+                yield from parts
+        for counted in self.counted_before:
+            yield from counted.parts
+
+    def decided(self, decisions: Sequence[Override]) -> BatchPayload:
+        """With what operators decided."""
+        return replace(
+            self,
+            skipped=frozenset(decision.commit_ts for decision in decisions if decision.action == SKIP),
+            replaced={decision.commit_ts: tuple(decision.sql) for decision in decisions if decision.action == REPLACE},
+        )
+
+    def written_of(self, ignored: Iterable[int]) -> frozenset[int]:
+        """Which of these transactions the flight may have written, as they weren't ignored then."""
+        if self.flight is None:
+            return frozenset()
+        return frozenset(ts for ts in ignored if ts <= self.flight.until) - self.flight.left_out
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "windows": [window.to_json() for window in self.windows],
+            "safe": self.safe,
+            "flight": self.flight.to_json() if self.flight is not None else None,
+            "skipped": sorted(self.skipped),
+            "replaced": {str(commit_ts): list(sql) for commit_ts, sql in self.replaced.items()},
+            "behind": {
+                str(commit_ts): [_parts_to_json(parts) for parts in windows]
+                for commit_ts, windows in self.behind.items()
+            },
+            "counted_before": [counted.to_json() for counted in self.counted_before],
+            "mended": sorted(self.mended),
+            "rows": self.rows,
+            "cut_tables": self.cut_tables,
+        }
+
+    def to_text(self) -> str:
+        """The JSON for a worker, which tells of each distinct table once."""
+        document = self.to_json()
+        schemas = RecordEncoder()
+        for window in document["windows"]:
+            schemas.add(window.pop("schema"))
+        return schemas.to_text(document)
+
+    @classmethod
+    def from_text(cls, text: str) -> BatchPayload:
+        """The inverse of `to_text`."""
+        schemas, document = read_records(text)
+        for window, schema in zip(document["windows"], schemas, strict=True):
+            window["schema"] = schema
+        return cls.from_json(document)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> BatchPayload:
+        """The inverse of `to_json`."""
+        return cls(
+            tuple(WindowPayload.from_json(window) for window in document["windows"]),
+            document["safe"],
+            InFlightPayload.from_json(document["flight"]) if document["flight"] is not None else None,
+            frozenset(document["skipped"]),
+            {int(commit_ts): tuple(sql) for commit_ts, sql in document["replaced"].items()},
+            {
+                int(commit_ts): tuple(_parts_from_json(parts) for parts in windows)
+                for commit_ts, windows in document["behind"].items()
+            },
+            tuple(RecountRange.from_json(counted) for counted in document["counted_before"]),
+            frozenset(document["mended"]),
+            document["rows"],
+            document["cut_tables"],
+        )
+
+
+def _parts_to_json(parts: Parts) -> list[dict[str, Any]]:
+    return [part.to_dict() for part in parts]
+
+
+def _parts_from_json(documents: Iterable[Mapping[str, Any]]) -> Parts:
+    return tuple(Part.from_dict(document) for document in documents)

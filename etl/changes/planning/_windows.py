@@ -1,0 +1,138 @@
+"""Landed windows become steps for the downstream: decoded, reduced to net effects, ready to be sent.
+
+`prepare` is a pure function of the relay's content and runs where Spark puts it. It knows no downstream and no
+credentials.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.etl.changes.planning._change_set_builder import ChangeSetBuilder
+from sluice.etl.changes.planning._options import PrepareOptions
+from sluice.etl.changes.planning._partition_moves import PartitionMove
+from sluice.etl.changes.planning._payloads import BatchPayload
+from sluice.etl.changes.planning._schema_cursor import SchemaCursor
+from sluice.etl.changes.rules import ScopeError, ScopeResult
+from sluice.etl.changes.steps import ScopedDdl, Step, to_batches
+from sluice.etl.changes.write_plans import StageTimings
+from sluice.relay import read_parts
+from sluice.tidb.ddl_job import DdlJob
+
+
+def prepare(relay_url: str, batch: BatchPayload, options: PrepareOptions) -> Iterator[pa.RecordBatch]:
+    """The steps that take a downstream from the first window's `after_ts` to the last one's `hi`, in STEP_SCHEMA.
+
+    Raises ChangeError, relay and row codec errors; all name what they are about.
+    """
+    yield from to_batches(prepare_steps(relay_url, batch, options))
+
+
+def prepare_steps(relay_url: str, batch: BatchPayload, options: PrepareOptions) -> Iterator[Step]:
+    """The same as `prepare`, step by step."""
+    if batch.windows:
+        options = replace(options, ignored_ts=options.ignored_ts | batch.skipped)
+        yield from _WindowPreparation(relay_url, batch, options).steps()
+
+
+class _WindowPreparation:
+    def __init__(self, relay_url: str, batch: BatchPayload, options: PrepareOptions) -> None:
+        self._relay_url = relay_url
+        self._batch = batch
+        self._ignored = options.ignored_ts
+        self._timings = StageTimings()
+        self._schemas = SchemaCursor(options)
+        self._builder = ChangeSetBuilder(self._schemas, options, batch, self._timings)
+        self._done = 0
+        """Through which commit timestamp changes of the window have been added."""
+
+    def steps(self) -> Iterator[Step]:
+        for number in range(len(self._batch.windows)):
+            yield from self._window(number)
+        last = self._batch.windows[-1]
+        yield from self._builder.finish(last.hi, last.schema.schema_version)
+
+    def _window(self, number: int) -> Iterator[Step]:
+        window = self._batch.windows[number]
+        self._done = window.after_ts
+        changes = self._read(number)
+        if window.schema.relaxed and self._builder.loads_rows:
+            # What came before is told apart by the keys that hold there still.
+            yield from self._builder.flush(self._done, barrier=0)
+        self._schemas.enter(window.schema)
+        for counted in self._batch.counted_before if number == 0 else ():
+            before = _changes_between(read_parts(self._relay_url, counted.parts), counted.after_ts, self._done)
+            self._schemas.count(counted.job_id, before)
+        if self._builder.loads_rows:
+            yield from self._schemas.relaxed_steps(self._done)
+        for ddl in window.schema.ddls:
+            if ddl.commit_ts > window.after_ts:
+                yield from self._apply_ddl(ddl, changes)
+            else:
+                self._schemas.apply(ddl)
+                self._schemas.count(ddl.job_id, _changes_between(changes, ddl.commit_ts, window.after_ts))
+        self._add(changes, window.hi)
+
+    def _read(self, number: int) -> pa.Table:
+        started = time.perf_counter()
+        changes = read_parts(self._relay_url, self._batch.windows[number].parts)
+        self._timings.read += time.perf_counter() - started
+        is_last = number == len(self._batch.windows) - 1
+        return changes.slice(0, self._batch.rows) if is_last else changes
+
+    def _add(self, changes: pa.Table, through: int) -> None:
+        self._builder.add(self._schemas.relocate(_changes_between(changes, self._done, through)))
+
+    def _apply_ddl(self, ddl: DdlJob, changes: pa.Table) -> Iterator[Step]:
+        """What comes before a DDL, and the DDL, if it is a barrier."""
+        try:
+            scoped = self._scope(ddl)
+        except ScopeError:
+            self._add(changes, ddl.commit_ts)
+            yield from self._builder.flush(ddl.commit_ts - 1)
+            raise
+        if scoped is None:
+            self._schemas.apply(ddl)
+            return
+        self._add(changes, ddl.commit_ts)
+        yield from self._builder.flush(ddl.commit_ts - 1)
+        move = self._schemas.apply(ddl)
+        if ddl.commit_ts in self._ignored:
+            self._builder.warn(f"ignored as asked: the DDL at commit_ts {ddl.commit_ts}: {ddl.query[:500]}")
+        elif scoped.ddl is not None:
+            yield self._with_surviving_rows(scoped.ddl, move, changes)
+            if self._builder.loads_rows:
+                yield from self._schemas.relaxed_steps(ddl.commit_ts, ddl.effect.tables)
+        for warning in scoped.warnings:
+            self._builder.warn(warning)
+        self._done = ddl.commit_ts
+
+    def _scope(self, ddl: DdlJob) -> ScopeResult | None:
+        """What of a DDL is a barrier, and is executed; see `SchemaCursor.scope`."""
+        if ddl.commit_ts in self._ignored:  # nothing about it can be wrong
+            return ScopeResult(None, touches=True)
+        replaced_by = self._batch.replaced.get(ddl.commit_ts)
+        if replaced_by is not None:  # the operator knows better than filters and routes
+            return ScopeResult(ScopedDdl.of(ddl, replaced_by=replaced_by), touches=True)
+        return self._schemas.scope(ddl)
+
+    def _with_surviving_rows(self, ddl: ScopedDdl, move: PartitionMove | None, changes: pa.Table) -> Step:
+        step = Step(ddl, ddl.commit_ts)
+        if move is None or not move.drops or move.version >= move.last_version or ddl.replaced_by is not None:
+            return step
+        behind = (read_parts(self._relay_url, parts) for parts in self._batch.behind.get(ddl.commit_ts, ()))
+        return self._builder.attach_surviving_rows(
+            step, move, itertools.chain(behind, (_changes_between(changes, 0, ddl.commit_ts),))
+        )
+
+
+def _changes_between(changes: pa.Table, after: int, through: int) -> pa.Table:
+    commit_ts = changes["commit_ts"].to_numpy()
+    first, end = np.searchsorted(commit_ts, [after, through], side="right")
+    return changes.slice(int(first), int(end - first))

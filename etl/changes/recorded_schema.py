@@ -1,0 +1,126 @@
+"""What a window record says of schemas: the one place where the relay's JSON becomes upstream's types, and back.
+
+The relay log keeps these parts of a record as they come, for it knows nothing of TiDB; landing writes them, and
+preparing, the takeover and people's questions read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sluice.relay import WindowRecord
+from sluice.tidb.ddl_job import DdlJob, FinishedRowMove
+from sluice.tidb.id_maps import tables_by_id, to_json
+from sluice.tidb.schema import Table
+
+_RECORD_KEYS = ("tables", "ddls", "truncated_tables", "schema_version", "moved", "relaxed", "doubled")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSchema:
+    """The tables of a window, and the DDL in it."""
+
+    tables: Mapping[int, Table | None]
+    """As of lo: every table whose rows are inside or that a DDL inside touches, if it existed then."""
+    ddls: tuple[DdlJob, ...]
+    """Ascending commit_ts."""
+    truncated_tables: tuple[int, ...]
+    """Ids of tables truncated before, whose rows inside are to be dropped."""
+    schema_version: int
+    """After the DDL."""
+    moved: tuple[FinishedRowMove, ...] = ()
+    """DDL before lo that some of the rows inside don't know of."""
+    relaxed: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """Tables that have unique indexes, by id, which the upstream enforces no longer; () where it does, but for rows of
+    partitions that are about to be dropped."""
+    doubled: Mapping[int, bool] = field(default_factory=dict)
+    """By table id, for tables that a job reorganizes behind the window: whether TiDB has written rows twice under
+    different hidden row ids."""
+
+    @classmethod
+    def from_window(cls, window: WindowRecord) -> RecordedSchema:
+        """As a record tells it. Tables are parsed when they are looked at."""
+        return cls.from_json({name: getattr(window, name) for name in _RECORD_KEYS})
+
+    def write_to(self, window: WindowRecord) -> WindowRecord:
+        """The record with this schema in place of its own."""
+        document = self.to_json()
+        lists = {name: tuple(document[name]) for name in ("ddls", "truncated_tables", "moved")}
+        return replace(window, **document | lists)
+
+    def through(self, hi: int) -> RecordedSchema:
+        """The schema of the part of a window that ends at `hi` (TSO)."""
+        later = [ddl.schema_version for ddl in self.ddls if ddl.commit_ts > hi]
+        if not later:
+            return self
+        return replace(
+            self,
+            ddls=tuple(ddl for ddl in self.ddls if ddl.commit_ts <= hi),
+            schema_version=max([min(later) - 1, *(ddl.schema_version for ddl in self.ddls if ddl.commit_ts <= hi)]),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """By the names that a window record has for them."""
+        return {
+            "tables": to_json(self.tables),
+            "ddls": [ddl.to_json() for ddl in self.ddls],
+            "truncated_tables": list(self.truncated_tables),
+            "schema_version": self.schema_version,
+            "moved": [move.to_json() for move in self.moved],
+            "relaxed": {str(table_id): list(indexes) for table_id, indexes in self.relaxed.items()},
+            "doubled": {str(table_id): differ for table_id, differ in self.doubled.items()},
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> RecordedSchema:
+        """The inverse of `to_json`."""
+        return cls(
+            tables_by_id(document["tables"]),
+            tuple(DdlJob.from_json(ddl) for ddl in document["ddls"]),
+            tuple(int(table_id) for table_id in document["truncated_tables"]),
+            int(document["schema_version"]),
+            tuple(FinishedRowMove.from_json(move) for move in document["moved"]),
+            {int(key): tuple(map(int, indexes)) for key, indexes in document["relaxed"].items()},
+            {int(key): bool(differ) for key, differ in (document.get("doubled") or {}).items()},
+        )
+
+
+class SchemaTimeline:
+    """The tables of a window as they were at any commit timestamp in it. Tables are parsed when they are looked at."""
+
+    def __init__(self, schema: RecordedSchema) -> None:
+        self._moved = [move.before for move in schema.moved]
+        self._steps: list[tuple[int, Mapping[int, Table | None]]] = [(-1, schema.tables)]
+        self._steps += [(ddl.commit_ts, ddl.effect.tables) for ddl in schema.ddls]
+
+    @classmethod
+    def from_window(cls, window: WindowRecord) -> SchemaTimeline:
+        """As a record tells it."""
+        return cls(RecordedSchema.from_window(window))
+
+    def find(self, table_id: int, commit_ts: int) -> Table | None:
+        """The table that rows committed at `commit_ts` belong to; None if the window doesn't say."""
+        found = None
+        for after_ts, tables in self._steps:
+            if after_ts < commit_ts and table_id in tables:
+                found = tables[table_id]
+        return found
+
+    def reads(self, table_id: int, commit_ts: int) -> Table | None:
+        """Return the table by which rows committed at `commit_ts` are read; None if the window doesn't say.
+
+        Rows that come behind the DDL that took the id of their table away are read by the last one with that id.
+        """
+        found = None
+        for tables in self._moved:
+            found = tables.get(table_id) or found
+        for after_ts, tables in self._steps:
+            if after_ts < commit_ts:
+                found = tables.get(table_id) or found
+        return found
+
+    def changed_at(self, table_id: int) -> list[int]:
+        """The commit timestamps of the DDL that changed a table, ascending."""
+        return [after_ts for after_ts, tables in self._steps[1:] if table_id in tables]

@@ -1,0 +1,48 @@
+"""What goes downstream, under which names: filters and routes."""
+
+from sluice.etl.changes.rules._ddl_scope import ScopeError, ScopeResult, scope_ddl
+from sluice.etl.changes.rules._digest import rules_digest
+from sluice.etl.changes.rules._globs import only_tables
+from sluice.etl.changes.rules._restored import SchemaPattern, filter_for_tables
+from sluice.etl.changes.rules._skip import FOR_TIDB_ALONE, skip_reason
+from sluice.etl.changes.rules.filters import (
+    DDL_EVENTS,
+    GROUP_EVENTS,
+    OWN_SCHEMAS,
+    ROW_EVENTS,
+    EventRule,
+    Filter,
+    NameRule,
+    is_internal_table,
+)
+from sluice.etl.changes.rules.name_pattern import PatternError, check, reads_otherwise
+from sluice.etl.changes.rules.routes import Route, RouteError, Routes, Target
+from sluice.etl.changes.rules.wanted import ReplicationRules
+
+__all__ = [
+    "DDL_EVENTS",
+    "FOR_TIDB_ALONE",
+    "GROUP_EVENTS",
+    "OWN_SCHEMAS",
+    "ROW_EVENTS",
+    "EventRule",
+    "Filter",
+    "NameRule",
+    "PatternError",
+    "ReplicationRules",
+    "Route",
+    "RouteError",
+    "Routes",
+    "SchemaPattern",
+    "ScopeError",
+    "ScopeResult",
+    "Target",
+    "check",
+    "filter_for_tables",
+    "is_internal_table",
+    "only_tables",
+    "reads_otherwise",
+    "rules_digest",
+    "scope_ddl",
+    "skip_reason",
+]

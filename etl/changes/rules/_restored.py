@@ -1,0 +1,57 @@
+"""The rules of a restore: exactly these tables, into databases whose names a pattern makes of the upstream's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sluice.etl.changes.rules.filters import OWN_SCHEMAS, Filter, NameRule
+from sluice.etl.changes.rules.routes import Route, Routes, Target
+from sluice.tidb.folded import folded
+
+_SCHEMA_PLACEHOLDER = "{schema}"
+
+
+@dataclass(frozen=True, slots=True)
+class _ExceptNames(NameRule):
+    """Matches every table but those of `names`, (schema, table) in lower case, and databases that have none."""
+
+    names: frozenset[tuple[str, str]] = frozenset()
+
+    def matches(self, schema: str, table: str) -> bool:
+        if not table:
+            return all(folded(schema) != known for known, _ in self.names)
+        return (folded(schema), folded(table)) not in self.names
+
+
+def filter_for_tables(names: Iterable[tuple[str, str]], own_schemas: Iterable[str] = ()) -> Filter:
+    """A filter that wants the tables of these (schema, table), however they are written, and no other one.
+    `own_schemas`: beside the system's, what never is a table of the upstream's.
+    """
+    lower = frozenset((folded(schema), folded(table)) for schema, table in names)
+    rule = _ExceptNames("*", "*", "it isn't among the tables to be restored", lower)
+    return Filter(ignored_tables=(rule,), own_schemas=OWN_SCHEMAS | {folded(name) for name in own_schemas})
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaPattern(Routes):
+    """Every database arrives under the name that `pattern` makes of its own, such as ``{schema}_restored``."""
+
+    pattern: str = _SCHEMA_PLACEHOLDER
+
+    @classmethod
+    def of(cls, pattern: str) -> Routes:
+        """Routes by this pattern; none if names stay."""
+        if pattern == _SCHEMA_PLACEHOLDER:
+            return Routes()
+        # One rule says that there are any; which database it sends where, `target` knows.
+        return cls((Route("*", "", pattern, "", f"the pattern {pattern}"),), pattern)
+
+    def target(self, schema: str, table: str) -> Target:
+        return Target(self.target_schema(schema), table, self.rules[0])
+
+    def target_schema(self, schema: str) -> str:
+        return self.pattern.replace(_SCHEMA_PLACEHOLDER, schema)
+
+    def concerns_schema(self, schema: str) -> bool:
+        return True

@@ -1,0 +1,39 @@
+"""DDL that changes nothing downstream."""
+
+from __future__ import annotations
+
+from sluice.etl.changes.rules.filters import Filter
+from sluice.tidb.ddl_actions import IGNORED_ACTIONS, Action, action_name
+from sluice.tidb.ddl_job import DdlJob
+
+FOR_TIDB_ALONE = {
+    Action.SHARD_ROW_ID: "SHARD_ROW_ID_BITS",
+    Action.REPAIR_TABLE: "ADMIN REPAIR TABLE",
+    Action.SET_TIFLASH_REPLICA: "TiFlash replicas",
+    Action.MODIFY_AUTO_ID_CACHE: "AUTO_ID_CACHE",
+    Action.REBASE_AUTO_RANDOM_BASE: "AUTO_RANDOM_BASE",
+    Action.ALTER_TABLE_STATS_OPTIONS: "statistics options",
+    Action.ALTER_TTL: "TTL",
+    Action.ALTER_TTL_ENABLE: "TTL",
+    Action.REMOVE_TTL: "TTL",
+}
+"""Job types without meaning in a MySQL, and what they are about."""
+
+
+def skip_reason(ddl: DdlJob, filters: Filter) -> str | None:
+    """Why nothing is executed downstream for a DDL; None if something is."""
+    kind = ddl.type
+    query = ddl.query.strip().lower()
+    if query.startswith("select setval"):
+        return "sequence values come with the rows"
+    if kind in IGNORED_ACTIONS:
+        return f"job type {kind} ({action_name(kind)}) changes nothing a downstream has"
+    if kind in FOR_TIDB_ALONE:
+        return f"{FOR_TIDB_ALONE[Action(kind)]} mean nothing downstream"
+    if ddl.has_only_begun:
+        return "DROP COLUMN has only begun"
+    schemas = {table.schema_name for table in ddl.effect.tables.values() if table}
+    schemas |= {schema.name for schema in ddl.effect.schemas.values() if schema}
+    if not any(filters.wants_schema(name) for name in schemas or {ddl.schema_name}):
+        return "the schema is filtered out"
+    return None

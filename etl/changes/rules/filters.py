@@ -1,0 +1,175 @@
+"""What is replicated at all: the original's block and allow lists, and its event filter.
+
+A table goes downstream if a `replicate-do-table` or `replicate-do-db` rule matches it (or there are none), and no
+`ignore-table` or `ignore-schemas` rule does. Statements about a whole database are filtered by the database's name;
+with `replicate-do-table` rules alone, databases that hold a table which one of them could match are created (the
+original left that to the operator).
+
+The system schemas and Sluice's own never go downstream.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from sluice.etl.changes.formats.ddl_text import tokens
+from sluice.etl.changes.rules.name_pattern import matches
+from sluice.tidb.folded import folded
+from sluice.tidb.history import SYSTEM_SCHEMAS
+from sluice.tidb.schema import MAX_USER_TABLE_ID
+
+OWN_SCHEMAS = frozenset({"tidb_binlog", "sluice_recycle"})
+
+ROW_EVENTS = ("insert", "update", "delete")
+"""In the order of `relay`'s change kinds."""
+DDL_EVENTS = (
+    "create database",
+    "drop database",
+    "alter database",
+    "create table",
+    "drop table",
+    "truncate table",
+    "rename table",
+    "alter table",
+    "create index",
+    "drop index",
+    "create view",
+    "drop view",
+    "alter view",
+)
+GROUP_EVENTS = ("all", "all dml", "all ddl", "none", "none dml", "none ddl")
+_COMMAND = re.compile(r"(CREATE|DROP|ALTER|TRUNCATE|RENAME)\Z")
+_OBJECT = {"DATABASE": "database", "SCHEMA": "database", "TABLE": "table", "INDEX": "index", "VIEW": "view"}
+
+
+@dataclass(frozen=True, slots=True)
+class NameRule:
+    """Patterns for a table's schema and name, and the rule as its author knows it, for messages."""
+
+    schema: str
+    table: str
+    text: str
+
+    def matches(self, schema: str, table: str) -> bool:
+        """Whether the rule is about this table."""
+        return matches(self.schema, schema) and matches(self.table, table)
+
+
+@dataclass(frozen=True, slots=True)
+class EventRule:
+    """Kinds of changes and statements of some tables that don't go downstream. `events` of ROW_EVENTS, DDL_EVENTS and
+    GROUP_EVENTS; `statements` are regular expressions that match anywhere in a statement."""
+
+    names: NameRule
+    events: frozenset[str] = frozenset()
+    statements: tuple[str, ...] = ()
+
+    def ignores_rows(self, event: str) -> bool:
+        """Whether changes of this kind are left out."""
+        return not self.events & {"none", "none dml"} and bool(self.events & {"all", "all dml", event})
+
+    @property
+    def may_keep_rows(self) -> bool:
+        """Whether statements that remove rows may be left out, so that rows stay downstream which are gone upstream."""
+        left_out = self.events & {"all", "all ddl", "truncate table", "drop table", "alter table", "drop database"}
+        return bool(self.statements) or (bool(left_out) and not self.events & {"none", "none ddl"})
+
+    def ignores_statement(self, query: str) -> bool:
+        """Whether a statement is left out."""
+        if any(re.search(pattern, query, re.IGNORECASE) for pattern in self.statements):
+            return True
+        return not self.events & {"none", "none ddl"} and bool(self.events & {"all", "all ddl", statement_event(query)})
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Names in patterns of `sluice.etl.changes.rules.name_pattern`. `own_schemas` in lower case."""
+
+    do_schemas: tuple[str, ...] = ()
+    do_tables: tuple[NameRule, ...] = ()
+    ignored_schemas: tuple[str, ...] = ()
+    ignored_tables: tuple[NameRule, ...] = ()
+    events: tuple[EventRule, ...] = ()
+    own_schemas: frozenset[str] = OWN_SCHEMAS
+
+    def wants_schema(self, schema: str) -> bool:
+        """Whether statements about a database as a whole go downstream."""
+        if self._blocks_schema(schema) or any(rule.matches(schema, "") for rule in self.ignored_tables):
+            return False
+        return self._allows_all_of(schema) or any(matches(rule.schema, schema) for rule in self.do_tables)
+
+    def wants_whole_schema(self, schema: str) -> bool:
+        """Whether every table that a database could hold goes downstream."""
+        return (
+            not self._blocks_schema(schema)
+            and self._allows_all_of(schema)
+            and not any(matches(rule.schema, schema) for rule in self.ignored_tables)
+        )
+
+    def wants_table(self, schema: str, table: str) -> bool:
+        """Whether changes and DDL of a table go downstream."""
+        if self._blocks_schema(schema):
+            return False
+        if not self._allows_all_of(schema) and not any(rule.matches(schema, table) for rule in self.do_tables):
+            return False
+        return not any(rule.matches(schema, table) for rule in self.ignored_tables)
+
+    def reason(self, schema: str, table: str) -> str:
+        """Which rule decides about a table, for messages."""
+        if folded(schema) in SYSTEM_SCHEMAS | self.own_schemas:
+            return f"the schema {schema} is never replicated"
+        blocking = [f"ignore-schemas '{pattern}'" for pattern in self.ignored_schemas if matches(pattern, schema)]
+        blocking += [rule.text for rule in self.ignored_tables if rule.matches(schema, table)]
+        allowing = [f"replicate-do-db '{pattern}'" for pattern in self.do_schemas if matches(pattern, schema)]
+        allowing += [rule.text for rule in self.do_tables if rule.matches(schema, table)]
+        if self.do_schemas + self.do_tables and not allowing:
+            return "no replicate-do-db or replicate-do-table rule matches it"
+        return (blocking or allowing or ["no rule leaves it out"])[0]
+
+    def ignored_row_kinds(self, schema: str, table: str) -> frozenset[int]:
+        """Change kinds (as in the relay log: 0 insert, 1 update, 2 delete) of a table that are left out."""
+        rules = [rule for rule in self.events if rule.names.matches(schema, table)]
+        if not rules:
+            return frozenset()
+        return frozenset(
+            kind for kind, event in enumerate(ROW_EVENTS) if any(rule.ignores_rows(event) for rule in rules)
+        )
+
+    def may_keep_rows(self, schema: str, table: str) -> bool:
+        """Whether event rules may leave rows of a table downstream that are gone upstream."""
+        return any(rule.may_keep_rows for rule in self.events if rule.names.matches(schema, table))
+
+    def ignoring_rule(self, schema: str, table: str, query: str) -> str | None:
+        """The event rule by which a statement is left out; None if none does. `table` is "" for a database."""
+        for rule in self.events:
+            about = matches(rule.names.schema, schema) and (not table or matches(rule.names.table, table))
+            if about and rule.ignores_statement(query):
+                return rule.names.text
+        return None
+
+    def _blocks_schema(self, schema: str) -> bool:
+        if folded(schema) in SYSTEM_SCHEMAS or folded(schema) in self.own_schemas:
+            return True
+        return any(matches(pattern, schema) for pattern in self.ignored_schemas)
+
+    def _allows_all_of(self, schema: str) -> bool:
+        return not (self.do_schemas or self.do_tables) or any(matches(pattern, schema) for pattern in self.do_schemas)
+
+
+def statement_event(query: str) -> str:
+    """What the event filter calls a statement, one of DDL_EVENTS, "" for others. As in the original an index that ALTER
+    TABLE makes is "alter table".
+    """
+    words = (word.upper() for word in tokens(query) if word[0].isalpha())
+    command = next(words, "")
+    if not _COMMAND.match(command):
+        return ""
+    kind = next((_OBJECT[word] for word in words if word in _OBJECT), "table" if command == "TRUNCATE" else "")
+    event = f"{command.lower()} {kind}"
+    return event if event in DDL_EVENTS else ""
+
+
+def is_internal_table(table_id: int) -> bool:
+    """Whether an id belongs to one of TiDB's internal tables, which no schema history describes."""
+    return table_id > MAX_USER_TABLE_ID

@@ -1,0 +1,414 @@
+"""What a step says beside its payload: a class for each kind, which knows the keys of STEP_SCHEMA's `detail`."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Self
+
+from sluice.etl.changes.formats.layout import LoadLayout
+from sluice.relay import to_text
+from sluice.tidb.ddl_job import DdlJob
+from sluice.tidb.id_maps import to_json
+from sluice.tidb.schema import Index, Table
+
+
+class StepDetail:
+    """What a step of one kind says beside its payload. A field that is as it is by default isn't in the JSON."""
+
+    __slots__ = ()
+    kind: ClassVar[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values by field; `from_json` is the inverse."""
+        return _non_default_fields(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        return cls(**document)
+
+
+def _non_default_fields(detail: Any) -> dict[str, Any]:
+    """A dataclass's fields that have no default, or another value than it."""
+    kind = type(detail)
+    if kind not in _DEFAULTS:
+        _DEFAULTS[kind] = tuple((each.name, each.default) for each in fields(detail))
+    found = ((name, getattr(detail, name), default) for name, default in _DEFAULTS[kind])
+    return {name: value for name, value, default in found if value is not default and value != default}
+
+
+_DEFAULTS: dict[type[Any], tuple[tuple[str, Any], ...]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class RowsDetail(StepDetail):
+    """What delete and load steps have in common."""
+
+    first_ts: int
+    """The first commit timestamp that the rows come from; the step's own is the last."""
+    safe: bool = False
+    """Safe mode: as many of the rows are removed or replaced as there are."""
+    absent: bool = False
+    """Only if what is done may be done already, and then nothing is written, but none of these rows may be there."""
+    source: str = ""
+    """The upstream's name of a table that is merged with others downstream."""
+    worker: int | None = None
+    """In the shape `groups`, which session executes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRows:
+    """Rows without a key that are to go: the payload is a statement for each that differs, and behind them the same
+    rows as text, as in a load step, so that all can be found at once.
+    """
+
+    lengths: tuple[int, ...]
+    """Bytes of each statement."""
+    counts: tuple[int, ...]
+    """How many rows each has to remove: so many are equal."""
+    layout: LoadLayout
+    """Of a line of the text. The first column isn't the table's: it says which statement's row it is, from 0."""
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values by field; `from_json` is the inverse."""
+        return {"lengths": self.lengths, "counts": self.counts, "layout": self.layout.to_json()}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        return cls(tuple(document["lengths"]), tuple(document["counts"]), LoadLayout.from_json(document["layout"]))
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteDetail(RowsDetail):
+    """Rows go. The payload is the statement; it must remove exactly the step's `rows`. With `listed` there are several,
+    and each must remove as many as it says.
+    """
+
+    kind: ClassVar[str] = "delete"
+    listed: ListedRows | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        document = _non_default_fields(self)
+        return document if self.listed is None else document | {"listed": self.listed.to_json()}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        listed = document.get("listed")
+        return cls(**{**document, "listed": None if listed is None else ListedRows.from_json(listed)})
+
+
+@dataclass(frozen=True, slots=True)
+class LoadDetail(RowsDetail):
+    """Rows come. The payload is their text (`sluice.etl.changes.formats.load_data`); REPLACE must remove exactly
+    `replaces` rows.
+    """
+
+    kind: ClassVar[str] = "load"
+    layout: LoadLayout = field(kw_only=True)
+    replaces: int = 0
+    keys: tuple[str, ...] = ()
+    """The columns that tell the table's rows apart; () if only all of them together do."""
+    warnings: int = 0
+    """How many the server gives, see `LoadChunk`."""
+
+    def to_json(self) -> dict[str, Any]:
+        document = _non_default_fields(self)
+        del document["layout"]
+        return document | {"layout": self.layout.to_json()}  # last: `detail_from_text` counts on it
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        more = {"layout": LoadLayout.from_json(document["layout"]), "keys": tuple(document.get("keys", ()))}
+        return cls(**{**document, **more})
+
+
+@dataclass(frozen=True, slots=True)
+class HoldAsBytes(StepDetail):
+    """These columns are to hold bytes that are no text; before anything of a segment is written."""
+
+    kind: ClassVar[str] = "bytes"
+    columns: tuple[str, ...]
+    last_ts: int
+    """The commit timestamp through which the upstream has such values."""
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        return cls(tuple(document["columns"]), document["last_ts"])
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedUniqueIndex:
+    """A unique index that the upstream enforces no longer."""
+
+    name: str
+    """PRIMARY for the primary key."""
+    columns: tuple[tuple[str, int], ...]
+    """Each with how much of it is indexed, in characters or bytes; not above 0 for all of it."""
+
+    @classmethod
+    def from_index(cls, index: Index) -> Self:
+        """As the upstream's schema has it."""
+        columns = tuple((name, length) for name, _, length in index.columns)
+        return cls("PRIMARY" if index.primary else index.name, columns)
+
+
+@dataclass(frozen=True, slots=True)
+class DropUniqueness(StepDetail):
+    """These indexes may have values twice from here on."""
+
+    kind: ClassVar[str] = "relax"
+    indexes: tuple[DroppedUniqueIndex, ...]
+
+    @classmethod
+    def of(cls, table: Table, ids: frozenset[int]) -> Self:
+        """The indexes of a table with these ids."""
+        return cls(tuple(DroppedUniqueIndex.from_index(index) for index in table.indexes if index.id in ids))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"indexes": [[index.name, index.columns] for index in self.indexes]}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        pairs = ((name, tuple((column, length) for column, length in columns)) for name, columns in document["indexes"])
+        return cls(tuple(DroppedUniqueIndex(name, columns) for name, columns in pairs))
+
+
+@dataclass(frozen=True, slots=True)
+class InFlightDetail(StepDetail):
+    """Everything after `after_ts` (TSO) and through the step's `commit_ts` is in flight from here on."""
+
+    kind: ClassVar[str] = "flight"
+    after_ts: int
+    left_out: tuple[int, ...] = ()
+    """Commit timestamps of the transactions inside that are ignored."""
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        return cls(document["after_ts"], tuple(document.get("left_out", ())))
+
+
+@dataclass(frozen=True, slots=True)
+class FlushDetail(StepDetail):
+    """All sessions commit what they have before any goes on."""
+
+    kind: ClassVar[str] = "flush"
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDetail(StepDetail):
+    """The payload is whole records (`sluice.etl.changes.formats.binlog_file`), or a piece of one that is too large for
+    a step.
+    """
+
+    kind: ClassVar[str] = "transaction"
+    transactions: int
+    """How many end in the step."""
+    more: bool = False
+    """On all pieces of a record but the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitDetail(StepDetail):
+    """The checkpoint goes to the step's `commit_ts`."""
+
+    kind: ClassVar[str] = "commit"
+    schema_version: int | None = None
+    """The upstream's then; None in the middle of a window."""
+    timings_ms: Mapping[str, float] = field(default_factory=dict)
+    """What the stages of preparing took."""
+    warnings: tuple[str, ...] = ()
+    counts: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    """The row changes it completes by table, under its name upstream: (inserts, updates, deletes)."""
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        counts = {name: tuple(kinds) for name, kinds in document.get("counts", {}).items()}
+        return cls(**{**document, "warnings": tuple(document.get("warnings", ())), "counts": counts})
+
+
+@dataclass(frozen=True, slots=True)
+class SurvivingRows:
+    """A load of rows that stay though a DDL drops the partition they were in. `length`: bytes of the DDL step's payload
+    that are its own, behind those of the loads before it.
+    """
+
+    schema: str
+    table: str
+    detail: LoadDetail
+    """Of the load step."""
+    rows: int
+    commit_ts: int
+    length: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(self)} | {"detail": self.detail.to_json()}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> SurvivingRows:
+        """The inverse of `to_json`."""
+        return cls(**{**document, "detail": LoadDetail.from_json(document["detail"])})
+
+
+@dataclass(frozen=True, slots=True)
+class ScopedDdl(DdlJob, StepDetail):
+    """A DDL job as far as it concerns the downstream: the tables that are replicated, under their names there. The
+    detail of a ddl step.
+    """
+
+    kind: ClassVar[str] = "ddl"
+    merged: str = ""
+    """The tables that its table is merged from downstream, in words; "" if from one."""
+    only_if_empty: bool = False
+    """A database goes only if nothing else is in it."""
+    needs_schemas: tuple[str, ...] = ()
+    """Databases that routes need, to be made first."""
+    replaced_by: tuple[str, ...] | None = None
+    """Statements that an operator has executed in its place."""
+    kept: tuple[SurvivingRows, ...] = ()
+
+    @classmethod
+    def of(cls, job: DdlJob, **more: Any) -> Self:
+        """A job with what it is beyond that."""
+        return cls(**{each.name: getattr(job, each.name) for each in fields(DdlJob)} | more)
+
+    def to_json(self) -> dict[str, Any]:
+        """A DdlJob's and `before`; of the others what differs from the default."""
+        document: dict[str, Any] = {**DdlJob.to_json(self), "before": to_json(self.before)}
+        if self.merged:
+            document["merged"] = self.merged
+        if self.only_if_empty:
+            document["only_if_empty"] = True
+        if self.needs_schemas:
+            document["needs_schemas"] = list(self.needs_schemas)
+        if self.replaced_by is not None:
+            document["replaced_by"] = list(self.replaced_by)
+        if self.kept:
+            document["kept"] = [rows.to_json() for rows in self.kept]
+        return document
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        statements = document.get("replaced_by")
+        return cls.of(
+            DdlJob.from_json(document),
+            merged=str(document.get("merged") or ""),
+            only_if_empty=bool(document.get("only_if_empty")),
+            needs_schemas=tuple(document.get("needs_schemas") or ()),
+            replaced_by=None if statements is None else tuple(map(str, statements)),
+            kept=tuple(SurvivingRows.from_json(rows) for rows in document.get("kept") or ()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LatestImagesDetail(StepDetail):
+    """The newest images of a table's rows, see `sluice.etl.changes.write_plans.latest_images`."""
+
+    kind: ClassVar[str] = "newest"
+    table_id: int
+
+
+_BY_KIND: dict[str, type[StepDetail]] = {
+    each.kind: each
+    for each in (
+        DeleteDetail, LoadDetail, HoldAsBytes, DropUniqueness, InFlightDetail, FlushDetail, TransactionDetail,
+        CommitDetail,
+        ScopedDdl, LatestImagesDetail,
+    )
+}  # fmt: skip
+
+
+_FIRST_TS = '{"first_ts":'
+_LAYOUT = ',"layout":'
+_MAX_CACHED_CHARACTERS = 8 * 2**20
+"""Of the layouts that are remembered."""
+
+
+class _LayoutCache:
+    """A table's layout is mostly the same object, and so the same text, window after window."""
+
+    def __init__(self) -> None:
+        self._texts: dict[int, tuple[LoadLayout, str]] = {}
+        self._layouts: dict[str, LoadLayout] = {}
+        self._characters = 0
+
+    def text(self, layout: LoadLayout) -> str:
+        """Its JSON."""
+        known = self._texts.get(id(layout))
+        if known is None or known[0] is not layout:
+            known = layout, to_text(layout.to_json())
+            self._make_room(len(known[1]))
+            self._texts[id(layout)] = known
+        return known[1]
+
+    def layout(self, text: str) -> LoadLayout:
+        """The inverse of `text`."""
+        known = self._layouts.get(text)
+        if known is None:
+            known = LoadLayout.from_json(json.loads(text))
+            self._make_room(len(text))
+            self._layouts[text] = known
+        return known
+
+    def _make_room(self, characters: int) -> None:
+        if self._characters + characters > _MAX_CACHED_CHARACTERS:
+            self._texts.clear()
+            self._layouts.clear()
+            self._characters = 0
+        self._characters += characters
+
+
+_layout_cache = _LayoutCache()
+
+
+def detail_to_text(detail: StepDetail) -> str:
+    """The JSON of a detail."""
+    if isinstance(detail, RowsDetail) and not (detail.safe or detail.absent or detail.source):
+        head = f"{_FIRST_TS}{detail.first_ts}"
+        if detail.worker is not None:
+            head += f',"worker":{detail.worker}'
+        if isinstance(detail, DeleteDetail) and detail.listed is None:
+            return head + "}"
+        if isinstance(detail, LoadDetail) and not detail.warnings:
+            if detail.replaces:
+                head += f',"replaces":{detail.replaces}'
+            if detail.keys:
+                head += f',"keys":{_keys_text(detail.keys)}'
+            return f"{head}{_LAYOUT}{_layout_cache.text(detail.layout)}}}"
+    return to_text(detail.to_json())
+
+
+@functools.lru_cache(maxsize=4096)
+def _keys_text(keys: tuple[str, ...]) -> str:
+    return to_text(keys)
+
+
+def detail_from_text(kind: str, text: str) -> StepDetail:
+    """The inverse of `detail_to_text`. Raises KeyError for a kind that isn't known."""
+    if kind == DeleteDetail.kind:
+        first_ts = text[len(_FIRST_TS) : -1]
+        if text.startswith(_FIRST_TS) and first_ts.isdecimal():
+            return DeleteDetail(int(first_ts))
+    if kind != LoadDetail.kind:
+        return detail_from_json(kind, json.loads(text))
+    head, _, layout = text.partition(_LAYOUT)  # in a string its quotes would be escaped
+    first_ts, _, more = head[len(_FIRST_TS) :].partition(",")
+    if head.startswith(_FIRST_TS) and first_ts.isdecimal():
+        return LoadDetail(int(first_ts), layout=_layout_cache.layout(layout[:-1]), **_load_members(more))
+    return LoadDetail(layout=_layout_cache.layout(layout[:-1]), **_load_members.__wrapped__(head[1:]))
+
+
+@functools.lru_cache(maxsize=1024)
+def _load_members(text: str) -> dict[str, Any]:
+    """Members of a load's detail, without the layout. Many are alike; nobody may change what they share."""
+    document: dict[str, Any] = json.loads(f"{{{text}}}")
+    return document | {"keys": tuple(document.get("keys", ()))}
+
+
+def detail_from_json(kind: str, document: Mapping[str, Any]) -> StepDetail:
+    """The detail of a step of this kind. Raises KeyError for a kind that isn't known."""
+    return _BY_KIND[kind].from_json(document)

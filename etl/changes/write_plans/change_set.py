@@ -1,0 +1,127 @@
+"""The changes between two barriers, which a shape turns into steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.etl.changes.steps import Step
+from sluice.tidb.schema import Table
+
+
+@dataclass(slots=True)
+class StageTimings:
+    """Seconds a stage took."""
+
+    read: float = 0.0
+    decode: float = 0.0
+    reduce: float = 0.0
+    format: float = 0.0
+
+    def to_ms(self) -> dict[str, float]:
+        """Milliseconds by stage."""
+        return {name: round(getattr(self, name) * 1000, 3) for name in ("read", "decode", "reduce", "format")}
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.read = self.decode = self.reduce = self.format = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeSet:
+    """Every change that is replicated between two barriers, from one or more windows."""
+
+    changes: pa.Table
+    """In the relay log's PART_SCHEMA, one chunk, ascending by (commit_ts, position)."""
+    tables: tuple[tuple[Table, np.ndarray], ...]
+    """Each table with the places (int64, ascending) of its changes in `changes`. What is filtered out is in none."""
+    after: int
+    """The commit timestamp behind which the segment begins."""
+    through: int
+    """The commit timestamp at which the segment ends, where its commit step takes the checkpoint."""
+    safe: bool = False
+    """Safe mode: these changes, and later ones, may be downstream in part; the steps must lead to the right rows all
+    the same.
+    """
+    time_zone: str = "UTC"
+    """Of TIMESTAMPs, for shapes that write them as text without saying the zone."""
+    partial: frozenset[int] = frozenset()
+    """Ids of tables that aren't downstream what they were upstream before: the event filter leaves some kinds of their
+    changes out, or rows are missing that a job is about to bring.
+    """
+    sources: Mapping[int, str] = field(default_factory=dict)
+    """For tables that are merged downstream, by id: the upstream's name of each."""
+    left_out: tuple[int, ...] = ()
+    """Commit timestamps of the transactions inside that are ignored."""
+    replayed: bool = False
+    """A flight that was broken off: in tables whose rows are found by a key anything of it may be downstream. Whatever
+    image of a row is there goes, and what it is in the end comes; no other row may be in the way.
+    """
+    reverted: Mapping[int, pa.Table] = field(default_factory=dict)
+    """Of ignored transactions that may be downstream in part, by table id: their changes, in PART_SCHEMA."""
+
+    _columns: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def all_rows(self) -> pa.LargeBinaryArray:
+        """The encoded rows."""
+        if "row" not in self._columns:
+            rows = self.changes["row"]
+            self._columns["row"] = rows.chunk(0) if rows.num_chunks else pa.array([], pa.large_binary())
+        return self._columns["row"]
+
+    def rows_of(self, places: np.ndarray) -> pa.LargeBinaryArray:
+        """The encoded rows at these places."""
+        if not len(places):
+            return pa.array([], pa.large_binary())
+        rows = self.changes["row"].chunk(0)
+        return rows if len(places) == len(rows) else rows.take(pa.array(places))
+
+    def column(self, name: str, places: np.ndarray) -> np.ndarray:
+        """An integer column at these places."""
+        values: np.ndarray = self._all(name)[places]
+        return values
+
+    def _all(self, name: str) -> np.ndarray:
+        if name not in self._columns:
+            self._columns[name] = self.changes[name].to_numpy()
+        values: np.ndarray = self._columns[name]
+        return values
+
+    @property
+    def encoded(self) -> tuple[pa.Buffer, memoryview] | None:
+        """What the encoded rows lie in, and where each begins and ends (int64); None if one is lacking."""
+        if "encoded" not in self._columns:
+            rows = self.all_rows
+            _, offsets, data = rows.buffers()
+            begins = memoryview(offsets)[8 * rows.offset : 8 * (rows.offset + len(rows) + 1)]
+            whole = pa.py_buffer(b"") if data is None else data
+            self._columns["encoded"] = None if rows.null_count else (whole, begins)
+        found: tuple[pa.Buffer, memoryview] | None = self._columns["encoded"]
+        return found
+
+    def commit_ts(self, place: int) -> int:
+        """Of the change at a place."""
+        return int(self._all("commit_ts")[place])
+
+    def needs_lenient_writes(self, table_id: int) -> bool:
+        """Whether a table's rows downstream may not be what they were upstream before the changes, or may meet
+        others'.
+        """
+        return (
+            self.safe
+            or self.replayed
+            or table_id in self.partial
+            or table_id in self.sources
+            or table_id in self.reverted
+        )
+
+
+WritePlanner = Callable[[ChangeSet, StageTimings, int], Iterator[Step]]
+"""From a segment to its steps for so many workers, all but the commit that ends it. Raises ChangeError and the row
+codec's errors.
+"""

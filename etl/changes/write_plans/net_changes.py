@@ -1,0 +1,31 @@
+"""Net effects, a table at a time: all deletes, then all loads. For a downstream that takes a segment in one
+transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sluice.etl.changes.steps import Step
+from sluice.etl.changes.write_plans.change_set import ChangeSet, StageTimings
+from sluice.etl.changes.write_plans.same_shape_tables import small_net_effects
+from sluice.etl.changes.write_plans.table_changes import TableChanges, changes_of, check_merged_tables
+
+
+def plan_steps(segment: ChangeSet, timings: StageTimings, workers: int = 1) -> Iterator[Step]:
+    """Delete steps of every table, then load steps of every table; one session writes them all. In
+    safe mode, checks of tables without a key before."""
+    reduced = [
+        few or changes_of(segment, table, places, timings)
+        for few, (table, places) in zip(small_net_effects(segment, timings), segment.tables, strict=True)
+    ]
+    others = [table_changes for table_changes in reduced if isinstance(table_changes, TableChanges)]
+    check_merged_tables(others)
+    for table_changes in others:
+        yield from table_changes.as_bytes(segment.after)
+    for table_changes in others:
+        yield from table_changes.checks()
+    for each in reduced:
+        yield from each.deletes()
+    for each in reduced:
+        yield from each.loads()

@@ -1,0 +1,430 @@
+"""A backfill at work: chunk after chunk is cut, appointed, read and handed to apply.
+
+While one chunk is read the one before is being written, and the next has its appointment already. A chunk that comes
+to nothing, whatever the reason, is appointed again, smaller if it took too long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.errors import Signal, SluiceError, ours
+from sluice.etl.changes.formats.key_ranges import in_range
+from sluice.etl.copy.backfill.chunk_scheduler import AlignedChunkScheduler
+from sluice.etl.copy.backfill.downstream_session import BackfillDownstream
+from sluice.etl.copy.backfill.errors import BackfillError
+from sluice.etl.copy.backfill.plan import BackfillPlan, BackfillTablePlan
+from sluice.etl.copy.backfill.progress_state import BackfillChunk, BackfillState, BackfillStateFile
+from sluice.etl.copy.backfill.reader import ReadRequest, ReadResult
+from sluice.etl.copy.backfill.request import BackfillRequest
+from sluice.etl.copy.backfill.spark_reader import ReadChunk
+from sluice.etl.copy.backfill.table_key import range_key
+from sluice.etl.copy.backfill.throttle import AdaptiveChunkSize, RowRateLimiter
+from sluice.etl.copy.backfill.upstream_catalog import UpstreamCatalog
+from sluice.relay.aligned_chunks import COMPARE, AlignedChunk, AlignedChunks, ChunkReady, TableRepair
+from sluice.relay.jobs import JobCounts, JobRun, TableProgress
+from sluice.relay.storage import Storage
+from sluice.tidb.folded import folded
+from sluice.tidb.schema import Table
+
+log = logging.getLogger("sluice.backfill")
+
+_MAX_CHUNK_BYTES = 24 << 20
+"""Of one chunk."""
+_MAX_ATTEMPTS = 30
+"""Of one chunk."""
+_WAIT_LOG_DELAY_S = 3.0
+_POLL_INTERVAL_S = 0.1
+
+
+class BackfillStopRequested(Signal):
+    """An operator wants the job to pause or to end; `order` as `sluice.relay.jobs.JobRun.order`."""
+
+    def __init__(self, order: str) -> None:
+        super().__init__(order)
+        self.order = order
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillEndpoints:
+    """What a backfill works with. `read` is called by a thread of its own."""
+
+    upstream: UpstreamCatalog
+    downstream: BackfillDownstream
+    aligned_chunks: AlignedChunks
+    storage: Storage
+    read: ReadChunk
+
+
+@dataclass(slots=True)
+class _ActiveChunk:
+    """A chunk with its appointment; `read` once its rows are ready, `trouble` if nothing came of it."""
+
+    chunk: BackfillChunk
+    made: AlignedChunk
+    table: Table
+    read: ReadResult | None = None
+    failure: str = ""
+    too_large: bool = False
+
+
+class BackfillJob:
+    """One run of a job. `work` does it; whatever ends it early, nobody waits for what it leaves."""
+
+    def __init__(
+        self, request: BackfillRequest, plan: BackfillPlan, sides: BackfillEndpoints, job: str, run: JobRun
+    ) -> None:
+        self._request = request
+        self._plan = plan
+        self._endpoints = sides
+        self._job = job
+        self._run = run
+        self._aligned_chunks = sides.aligned_chunks
+        self._scheduler = AlignedChunkScheduler(self._aligned_chunks, job, sides.upstream.now, sides.downstream)
+        self._file = BackfillStateFile(sides.storage, job)
+        self._progress_state: BackfillState = self._file.load(len(plan.tables))
+        self._size = AdaptiveChunkSize()
+        self._rate = RowRateLimiter(request.rows_per_second)
+        self._active: deque[_ActiveChunk] = deque()
+        self._attempts: Counter[int] = Counter()
+        self._reading: Future[None] | None = None
+        self.warnings: list[str] = []
+
+    # What is told
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """What was done so far, by table, as JSON values."""
+        tables = {
+            plan.name: {
+                **state.counts, "chunks": state.chunks, "bytes": state.bytes, "examples": list(state.examples),
+                "over": state.is_over,
+            }
+            for plan, state in zip(self._plan.tables, self._progress_state.tables, strict=True)
+        }  # fmt: skip
+        return {"mode": self._request.mode, "tables": tables, "warnings": list(self.warnings)}
+
+    def progress(self) -> dict[str, TableProgress]:
+        """What there is to do, and what is done, by table."""
+        return {
+            plan.name: TableProgress(
+                JobCounts(state.counts["rows"], state.bytes, state.chunks), plan.bytes, 0, plan.rows or None
+            )
+            for plan, state in zip(self._plan.tables, self._progress_state.tables, strict=True)
+        }
+
+    # Doing it
+
+    def work(self) -> None:
+        """Until every chunk is done. Raises OrderedError, BackfillError, and what the upstream's and the downstream's
+        clients raise.
+        """
+        self._run.set_totals(self.progress())
+        self._begin_repairs()
+        for made in self._scheduler.orphaned():
+            self._finish_orphaned(made)
+        with ThreadPoolExecutor(1, thread_name_prefix="backfill read") as pool:
+            try:
+                self._work(pool)
+            except BackfillStopRequested:
+                self._finish_ready()
+                raise
+            finally:
+                self._release()
+
+    def _work(self, pool: ThreadPoolExecutor) -> None:
+        ahead: _ActiveChunk | None = None
+        while True:
+            self._check_orders()
+            current, ahead = ahead or self._schedule(), None
+            if current is None:
+                if self._active:
+                    self._finish(self._active[0])
+                elif all(state.is_over for state in self._progress_state.tables):
+                    return
+                continue
+            reading = self._reading = pool.submit(self._read, current)
+            while self._active[0] is not current:
+                self._finish(self._active[0])
+            ahead = self._schedule()
+            reading.result()
+            self._after_read(current)
+
+    def _release(self) -> None:
+        """Of appointments that nothing comes of; what is ready apply will write, or not."""
+        given_up = []
+        for hand in self._active:
+            with contextlib.suppress(SluiceError, OSError):
+                if self._scheduler.give_up(hand.made, "the job has ended"):
+                    given_up.append(hand.made)
+        if self._reading is not None:
+            wait([self._reading])
+        for made in given_up:
+            with contextlib.suppress(SluiceError, OSError):
+                self._scheduler.remove(made)
+
+    def _finish_ready(self) -> None:
+        """Unless applying takes its time."""
+        with contextlib.suppress(BackfillStopRequested):
+            for hand in [hand for hand in self._active if hand.read is not None]:
+                self._finish(hand)
+
+    def _check_orders(self) -> None:
+        self._run.check()
+        if self._run.order is not None:
+            raise BackfillStopRequested(self._run.order)
+
+    # Cutting, appointing
+
+    def _schedule(self) -> _ActiveChunk | None:
+        """An appointment for the next chunk; None if there is none at the moment."""
+        while (wait_s := self._rate.wait_s()) > 0:
+            if self._active:
+                return None
+            self._check_orders()
+            time.sleep(min(wait_s, _POLL_INTERVAL_S))
+        chunk = self._open_again() or self._next()
+        if chunk is None:
+            return None
+        table = self._definition(chunk.table)
+        if table is None:
+            self._dropped(chunk.table)
+            return None
+        self._file.keep(self._progress_state)
+        plan = self._plan.tables[chunk.table]
+        key = range_key(table)
+        condition = chunk.condition or (in_range(key, chunk.low, chunk.high) if chunk.low or chunk.high else "")
+        made = self._scheduler.make(
+            AlignedChunk(
+                0, self._job, chunk.number, table.id, table.schema_name, table.name, self._request.mode,
+                condition, tuple(column.name for column in key) if chunk.low or chunk.high else (),
+                listed=bool(self._request.where), is_whole=self._is_whole(plan),
+            )
+        )  # fmt: skip
+        hand = _ActiveChunk(chunk, made, table)
+        self._active.append(hand)
+        return hand
+
+    def _open_again(self) -> BackfillChunk | None:
+        """A chunk that came to nothing, cut anew if chunks have become smaller."""
+        busy = {hand.chunk.number for hand in self._active}
+        for number, chunk in self._progress_state.open.items():
+            if number not in busy:
+                table = None if chunk.condition else self._definition(chunk.table)
+                if table is not None and (bound := self._bound(table, chunk.low, chunk.high)) is not None:
+                    self._progress_state.next_chunk(chunk.table, bound, chunk.high)
+                    chunk.high = bound
+                return chunk
+        return None
+
+    def _next(self) -> BackfillChunk | None:
+        for place, (plan, state) in enumerate(zip(self._plan.tables, self._progress_state.tables, strict=True)):
+            if state.is_cut:
+                continue
+            table = self._definition(place)
+            if table is None:
+                self._dropped(place)
+                continue
+            if not state.is_begun:
+                self._begin(plan, table)
+                state.is_begun = True
+                state.low = plan.low
+            self._run.doing(plan.name)
+            if plan.only:
+                return self._progress_state.next_of(place, plan.only)
+            bound = self._bound(table, state.low, plan.high)
+            chunk = self._progress_state.next_chunk(place, state.low, bound or plan.high)
+            state.low, state.is_cut = bound, bound is None
+            return chunk
+        return None
+
+    def _bound(self, table: Table, low: list[str] | None, high: list[str] | None) -> list[str] | None:
+        key = range_key(table)
+        if not key:
+            return None
+        return self._endpoints.upstream.key_behind(table, key, (low, high), self._rate.limit(self._size.rows))
+
+    def _begin_repairs(self) -> None:
+        """Say of every table that is not done that rows may be missing, before applying is waited for.
+
+        Applying may have stopped at any of them, and the first appointment waits for applying.
+        """
+        if self._request.mode == COMPARE:
+            return
+        for plan, state in zip(self._plan.tables, self._progress_state.tables, strict=True):
+            if not state.is_over:
+                self._scheduler.begin_repair(
+                    TableRepair(self._repair_name(plan), self._job, (plan.table_id,)), self._run
+                )
+
+    def _begin(self, plan: BackfillTablePlan, table: Table) -> None:
+        if self._request.mode != COMPARE and table.id != plan.table_id:  # truncated since it was planned
+            self._scheduler.begin_repair(
+                TableRepair(self._repair_name(plan, table.id), self._job, (table.id,)), self._run
+            )
+        if plan.is_created and folded(plan.target) not in self._endpoints.downstream.columns():
+            self.warnings += self._endpoints.downstream.create_table(table, self._endpoints.upstream.definitions)
+
+    def _is_whole(self, plan: BackfillTablePlan) -> bool:
+        return not (self._request.where or plan.low or plan.high or plan.only)
+
+    def _repair_name(self, plan: BackfillTablePlan, table_id: int = 0) -> str:
+        """Return the name of a table's mending; `table_id` if it has another id than when it was planned."""
+        return f"{self._job}.{plan.table_id}" + (f".{table_id}" if table_id else "")
+
+    def _definition(self, place: int, at_ts: int | None = None) -> Table | None:
+        """A table of the plan as it is now, or was at a timestamp; None if it is gone. Raises BackfillError if it isn't
+        what was planned.
+        """
+        plan = self._plan.tables[place]
+        tables = self._endpoints.upstream.definitions(at_ts or self._endpoints.upstream.now()).tables
+        found = next((t for t in tables if t.full_name == plan.name), None)
+        if found is None:
+            if any(t.id == plan.table_id for t in tables):
+                raise BackfillError(f"{plan.name} has another name now: begin anew with that name")
+            return None
+        if tuple(column.name for column in range_key(found)) != plan.key:
+            raise BackfillError(f"the key of {plan.name} has changed: begin anew, with the chunks of the new key")
+        return found
+
+    def _dropped(self, place: int) -> None:
+        """Replication drops it downstream, too."""
+        state, plan = self._progress_state.tables[place], self._plan.tables[place]
+        busy = {hand.chunk.number for hand in self._active}
+        for number in [n for n, chunk in self._progress_state.open.items() if chunk.table == place and n not in busy]:
+            del self._progress_state.open[number]
+        state.is_cut = True
+        if not any(chunk.table == place for chunk in self._progress_state.open.values()) and not state.is_over:
+            self._end(place)
+            self.warnings.append(f"{plan.name} was dropped upstream meanwhile")
+
+    # Reading
+
+    def _read(self, hand: _ActiveChunk) -> None:
+        """Read the chunk, and say that it is ready. In a thread of its own; trouble is noted, and told by
+        `_look_at`.
+        """
+        try:
+            self._scheduler.wait_for(hand.made.at_ts)
+            self._read_at(hand)
+        except Exception as error:
+            self._scheduler.give_up(hand.made, f"it could not be read: {error}")
+            told = ours(error)
+            if not told.transient:
+                raise
+            hand.read, hand.failure = None, str(told)
+
+    def _read_at(self, hand: _ActiveChunk) -> None:
+        made = hand.made
+        table = self._definition(hand.chunk.table, made.at_ts)
+        if table is None or table.id != hand.table.id:
+            self._scheduler.give_up(made, "the table is gone")
+            hand.failure = "the table was dropped or truncated meanwhile"
+            return
+        path = f"jobs/{self._job}/rows/{made.at_ts}"
+        conditions = [made.condition or "TRUE", *([f"({self._request.where})"] if self._request.where else [])]
+        most = _MAX_CHUNK_BYTES if range_key(table) and not hand.chunk.condition else 0
+        found = self._endpoints.read(ReadRequest(made.at_ts, table, " AND ".join(conditions), path, most))
+        if not found.complete:
+            self._scheduler.give_up(made, f"it has more than {most} bytes")
+            hand.failure, hand.too_large = f"the chunk has more than {most >> 20} MiB", True
+            self._remove_files(found)
+            return
+        hand.read = found
+        outcome = self._scheduler.settle(made, ChunkReady(table.to_json(), made.at_ts, found.loads))
+        if not isinstance(outcome, ChunkReady):
+            hand.read, hand.failure, hand.too_large = None, f"applying went on without it: {outcome.why}", True
+            self._remove_files(found)
+
+    def _after_read(self, hand: _ActiveChunk) -> None:
+        """After reading: a chunk that came to nothing comes again."""
+        if hand.read is not None:
+            self._rate.used(max(hand.read.rows, 1))
+            return
+        self._active.remove(hand)
+        self._scheduler.remove(hand.made)
+        self._retry(hand.chunk, hand.failure, too_large=hand.too_large)
+
+    def _retry(self, chunk: BackfillChunk, why: str, *, too_large: bool) -> None:
+        log.info("chunk %d of %s again: %s", chunk.number, self._plan.tables[chunk.table].name, why)
+        if too_large:
+            self._size.shrink()
+        self._attempts[chunk.number] += 1
+        if self._attempts[chunk.number] >= _MAX_ATTEMPTS:
+            raise BackfillError(
+                f"{self._plan.tables[chunk.table].name}: a chunk came to nothing {_MAX_ATTEMPTS} times, the last time"
+                f" because:"
+                f" {why}",
+                way_out="see to that, then `sluice jobs resume` goes on with it",
+            )
+        time.sleep(min(0.05 * 2 ** self._attempts[chunk.number], 2.0))
+
+    # What became of it
+
+    def _finish(self, hand: _ActiveChunk) -> None:
+        """Wait for what apply makes of a chunk that is ready."""
+        assert hand.read is not None
+        found = self._scheduler.result(hand.made, self._waiting)
+        self._active.remove(hand)
+        if found is not None and not found.declined:
+            self._size.took(hand.read.rows, hand.read.read_ms + found.write_ms)
+            self._note(hand.chunk, hand.read, found)
+        self._scheduler.remove(hand.made)
+        self._remove_files(hand.read)
+        if found is None:
+            self._retry(hand.chunk, "the checkpoint passed it", too_large=True)
+        elif found.declined:
+            if not found.is_passing:
+                raise BackfillError(found.declined, way_out="see to that, then `sluice jobs resume` goes on")
+            self._retry(hand.chunk, found.declined, too_large=False)
+
+    def _note(self, chunk: BackfillChunk, read: ReadResult, found: Any) -> None:
+        plan, state = self._plan.tables[chunk.table], self._progress_state.tables[chunk.table]
+        self._progress_state.open.pop(chunk.number, None)
+        state.add(found, read.bytes)
+        self._attempts.pop(chunk.number, None)
+        if state.is_cut and not any(other.table == chunk.table for other in self._progress_state.open.values()):
+            self._end(chunk.table)
+        self._file.keep(self._progress_state)
+        self._run.did(plan.name, JobCounts(found.rows, read.bytes, 1))
+
+    def _end(self, place: int) -> None:
+        self._progress_state.tables[place].is_over = True
+        name = self._repair_name(self._plan.tables[place])
+        for mending in self._aligned_chunks.repairs():
+            if mending.name == name or mending.name.startswith(f"{name}."):
+                self._aligned_chunks.mended(mending.name)
+
+    def _waiting(self, seconds: float) -> None:
+        self._run.check()
+        if seconds > _WAIT_LOG_DELAY_S:
+            self._run.doing("waiting for applying to come to the chunk: does the pipeline run? `sluice status` tells")
+            if self._run.order is not None:
+                raise BackfillStopRequested(self._run.order)
+
+    def _finish_orphaned(self, made: AlignedChunk) -> None:
+        """Of a process before: its rows were ready, apply has written them or will."""
+        found = self._scheduler.result(made, self._waiting)
+        chunk = self._progress_state.open.get(made.number)
+        if chunk is not None and found is not None and not found.declined:
+            self._note(chunk, ReadResult((), complete=True, read_ms=0), found)
+        self._scheduler.remove(made)
+
+    def _remove_files(self, read: ReadResult) -> None:
+        for load in read.loads:
+            self._endpoints.storage.remove(load.path)
+
+
+def end_repair(appointments: AlignedChunks, job: str) -> Iterator[str]:
+    """A job that is given up: changes to its tables are checked again. The names of its mendings."""
+    for mending in appointments.repairs():
+        if mending.job == job:
+            appointments.mended(mending.name)
+            yield mending.name

@@ -1,0 +1,124 @@
+"""The job's side of appointments (`sluice.relay.aligned_chunks`): made a little ahead of PD's clock, and followed until
+it
+is certain what became of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from sluice.etl.copy.backfill.downstream_session import BackfillDownstream
+from sluice.etl.copy.backfill.errors import BackfillError
+from sluice.etl.downstream.chunk_results import ChunkResult
+from sluice.relay.aligned_chunks import (
+    AlignedChunk,
+    AlignedChunkExistsError,
+    AlignedChunks,
+    ChunkCancelled,
+    ChunkReady,
+    TableRepair,
+)
+from sluice.relay.jobs import JobRun
+from sluice.tidb import tso
+
+log = logging.getLogger("sluice.backfill")
+
+_LEAD_MS = 300
+_MAX_LEAD_MS = 20_000
+_POLL_INTERVAL_S = 0.02
+_SLOW_POLL_INTERVAL_S = 0.2
+_SLOW_POLL_DELAY_S = 2.0
+
+CANCELLED_BY_JOB = "job"
+
+
+class AlignedChunkScheduler:
+    """The appointments of one job."""
+
+    def __init__(
+        self, appointments: AlignedChunks, job: str, now: Callable[[], int], downstream: BackfillDownstream
+    ) -> None:
+        """`now`: fresh timestamps of PD."""
+        self._aligned_chunks = appointments
+        self._job = job
+        self._now = now
+        self._downstream = downstream
+        self._lead_ms = _LEAD_MS
+
+    def make(self, wanted: AlignedChunk) -> AlignedChunk:
+        """The appointment, at a timestamp that PD's clock has not reached. Raises BackfillError if none can be made in
+        time, PDError, RelayError, OSError.
+        """
+        while True:
+            made = replace(wanted, at_ts=self._now() + tso.span(self._lead_ms))
+            try:
+                self._aligned_chunks.make(made)
+            except AlignedChunkExistsError:
+                continue
+            if self._now() < made.at_ts:
+                return made
+            self.give_up(made, "the appointment came too late")
+            self._aligned_chunks.remove(made.at_ts)
+            self._lead_ms *= 2
+            if self._lead_ms > _MAX_LEAD_MS:
+                raise BackfillError(
+                    f"appointments come too late: writing a file takes longer than {_MAX_LEAD_MS / 1000:g} s",
+                    way_out="see to the relay log's storage, then `sluice jobs resume`",
+                )
+
+    def wait_for(self, at_ts: int) -> None:
+        """Return once PD's clock is past the timestamp."""
+        while (now := self._now()) <= at_ts:
+            time.sleep(min(max(tso.ms_between(now, at_ts), 1) / 1000, 1.0))
+
+    def settle(self, made: AlignedChunk, ready: ChunkReady) -> ChunkReady | ChunkCancelled:
+        """The rows are read; what holds."""
+        return self._aligned_chunks.settle(made.at_ts, ready)
+
+    def give_up(self, made: AlignedChunk, why: str) -> bool:
+        """Nothing comes of it; False if its rows are ready already, so that apply may write them."""
+        return isinstance(
+            self._aligned_chunks.settle(made.at_ts, ChunkCancelled(why, CANCELLED_BY_JOB)), ChunkCancelled
+        )
+
+    def result(self, made: AlignedChunk, waiting: Callable[[float], None]) -> ChunkResult | None:
+        """What was done at an appointment whose rows are ready, None: nothing, and nothing will be. `waiting` is
+        called with the seconds that it has waited; what that raises comes through.
+        """
+        began = time.monotonic()
+        while True:
+            found = self._downstream.result_of(self._job, made.at_ts)
+            if found is None and self._downstream.is_past(made.at_ts):
+                return self._downstream.result_of(self._job, made.at_ts)
+            if found is not None:
+                return found
+            waited = time.monotonic() - began
+            waiting(waited)
+            time.sleep(_POLL_INTERVAL_S if waited < _SLOW_POLL_DELAY_S else _SLOW_POLL_INTERVAL_S)
+
+    def remove(self, made: AlignedChunk) -> None:
+        """It is over."""
+        self._aligned_chunks.remove(made.at_ts)
+
+    def begin_repair(self, mending: TableRepair, run: JobRun) -> None:
+        """Say that rows are missing, which loosens what apply checks. A process that stood still until its job was over
+        takes it back at once: nobody else would, before the next job. Raises LeaseLostError, RelayError, OSError.
+        """
+        self._aligned_chunks.begin_repair(mending)
+        run.look()
+        if run.is_over:
+            self._aligned_chunks.mended(mending.name)
+        run.check()
+
+    def orphaned(self) -> list[AlignedChunk]:
+        """Those of a process before this one that apply may still write; the others are given up and removed."""
+        found = []
+        for made in self._aligned_chunks.of_job(self._job):
+            if self.give_up(made, "the process that made it has ended"):
+                self._aligned_chunks.remove(made.at_ts)
+            else:
+                found.append(made)
+        return found

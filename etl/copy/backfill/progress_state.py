@@ -1,0 +1,117 @@
+"""How far a backfill has come, in one small file of its job, so that whoever goes on knows it:
+
+    jobs/<id>/frontier.json
+
+A table is cut from its first key to its last; what lies below `low` is done, but for the chunks that are open. The file
+is written before an appointment is made for a chunk, and after its note was seen: an older state, of a process that was
+taken for dead and isn't, only has rows copied again that are there already.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+from sluice.etl.downstream.chunk_results import ChunkResult
+from sluice.relay.storage import Storage
+
+_MAX_EXAMPLES = 50
+_COUNTERS = ("rows", "same", "inserted", "replaced", "deleted", "displaced", "kept")
+
+
+@dataclass(slots=True)
+class BackfillChunk:
+    """A range [low, high) of a table's key, as literals; None: no limit. `table`: its place in the plan. `condition`:
+    in place of the range.
+    """
+
+    number: int
+    table: int
+    low: list[str] | None
+    high: list[str] | None
+    condition: str = ""
+
+
+@dataclass(slots=True)
+class BackfillTableState:
+    """`low`: where the next chunk begins; `taken`: how many of the conditions have their chunk. `is_cut`: no chunk
+    comes any more; `is_over`: and all are done.
+    """
+
+    low: list[str] | None = None
+    taken: int = 0
+    is_begun: bool = False
+    is_cut: bool = False
+    is_over: bool = False
+    chunks: int = 0
+    bytes: int = 0
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTERS, 0))
+    examples: list[str] = field(default_factory=list)
+
+    def add(self, found: ChunkResult, size: int) -> None:
+        """A chunk, of which `size` bytes were read, is done."""
+        self.chunks += 1
+        self.bytes += size
+        for name in _COUNTERS:
+            self.counts[name] += getattr(found, name)
+        self.examples += found.examples[: _MAX_EXAMPLES - len(self.examples)]
+
+
+@dataclass(slots=True)
+class BackfillState:
+    """The state of every table of the plan, in its order, and the chunks that are open, by number."""
+
+    tables: list[BackfillTableState]
+    open: dict[int, BackfillChunk] = field(default_factory=dict)
+    numbers: int = 0
+    """How many chunks there have been."""
+
+    def next_chunk(self, table: int, low: list[str] | None, high: list[str] | None) -> BackfillChunk:
+        """A new chunk, which is open."""
+        self.numbers += 1
+        chunk = self.open[self.numbers] = BackfillChunk(self.numbers, table, low, high)
+        return chunk
+
+    def next_of(self, table: int, conditions: Sequence[str]) -> BackfillChunk:
+        """A chunk of the next one of a table's conditions, which is open."""
+        state = self.tables[table]
+        chunk = self.next_chunk(table, None, None)
+        chunk.condition = conditions[state.taken]
+        state.taken += 1
+        state.is_cut = state.taken == len(conditions)
+        return chunk
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        return asdict(self) | {"open": [asdict(chunk) for chunk in self.open.values()]}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        chunks = [BackfillChunk(**chunk) for chunk in document["open"]]
+        return cls(
+            [BackfillTableState(**state) for state in document["tables"]],
+            {chunk.number: chunk for chunk in chunks},
+            document["numbers"],
+        )
+
+
+class BackfillStateFile:
+    """Where it is kept."""
+
+    def __init__(self, storage: Storage, job: str) -> None:
+        self._storage = storage
+        self._path = f"jobs/{job}/frontier.json"
+
+    def load(self, tables: int) -> BackfillState:
+        """As it was kept last; that of a beginning if it never was."""
+        try:
+            return BackfillState.from_json(json.loads(self._storage.read(self._path)))
+        except FileNotFoundError:
+            return BackfillState([BackfillTableState() for _ in range(tables)])
+
+    def keep(self, frontier: BackfillState) -> None:
+        """Durably."""
+        self._storage.replace(self._path, json.dumps(frontier.to_json()).encode() + b"\n")

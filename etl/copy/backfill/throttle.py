@@ -1,0 +1,65 @@
+"""How much is copied at once, and how fast.
+
+While a chunk is read and written, applying waits for it: a chunk's size follows the time that the chunks before it
+took, so that nobody notices.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+TARGET_CHUNK_MS = 200.0
+"""How long reading and writing a chunk's rows should take; that a job begins and a transaction commits comes on top."""
+_INITIAL_ROWS = 1_000
+_MIN_ROWS = 100
+"""Smaller chunks are hardly faster. Only one that was given up is made smaller still."""
+_MAX_ROWS = 50_000
+_MAX_GROWTH_FACTOR = 2.0
+_MIN_SHRINK_FACTOR = 0.25
+
+
+class AdaptiveChunkSize:
+    """How many rows the next chunk has."""
+
+    def __init__(self, rows: int = _INITIAL_ROWS) -> None:
+        self.rows = rows
+
+    def took(self, rows: int, milliseconds: float) -> None:
+        """A chunk of that many rows took that long. One that was cut short for another reason says nothing about the
+        size unless it took long.
+        """
+        factor = TARGET_CHUNK_MS / max(milliseconds, 1.0)
+        if factor < 1:
+            self._set_rows(max(rows * max(factor, _MIN_SHRINK_FACTOR), min(_MIN_ROWS, self.rows)))
+        elif rows >= self.rows:
+            self._set_rows(rows * min(factor, _MAX_GROWTH_FACTOR))
+
+    def shrink(self) -> None:
+        """A chunk was given up because it took too long."""
+        self._set_rows(self.rows * _MIN_SHRINK_FACTOR)
+
+    def _set_rows(self, rows: float) -> None:
+        self.rows = min(max(int(rows), 1), _MAX_ROWS)
+
+
+class RowRateLimiter:
+    """At most so many rows a second; 0 for no limit. What wasn't used is not saved up."""
+
+    def __init__(self, rows_per_second: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = rows_per_second
+        self._clock = clock
+        self._due = clock()
+
+    def used(self, rows: int) -> None:
+        """So many rows were read."""
+        if self._rate:
+            self._due = max(self._due, self._clock()) + rows / self._rate
+
+    def wait_s(self) -> float:
+        """How long to wait before the next chunk, in seconds."""
+        return max(0.0, self._due - self._clock()) if self._rate else 0.0
+
+    def limit(self, rows: int) -> int:
+        """As many rows as a chunk may have so that no second has far more than the rate."""
+        return min(rows, self._rate) if self._rate else rows

@@ -1,0 +1,127 @@
+"""A base of the archive as a source of rows; a chunk is a file of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+
+from sluice.etl.copy.errors import CopyError
+from sluice.etl.copy.snapshot_files import read_file, rows_schema
+from sluice.etl.copy.source import SourceChunk, TableEstimate
+from sluice.relay.archive import ArchiveSnapshot, SnapshotFile, SnapshotStore, SnapshotTable
+from sluice.relay.errors import RelayError
+from sluice.relay.storage import open_storage
+from sluice.tidb.schema import Schema, Table
+
+if TYPE_CHECKING:
+    from sluice.etl.copy.definitions import SourceSchema
+
+__all__ = ["SnapshotSource"]
+
+
+class SnapshotSource:
+    """The base `name` of the archive at a URL; see `sluice.etl.copy.source.RowSource`. Damaged files are
+    RelayCorruptErrors.
+    """
+
+    def __init__(self, url: str, name: str, position: int) -> None:
+        """Nothing is looked up. `position`: the base's."""
+        self._url = url
+        self._name = name
+        self.position = position
+        self._storage = open_storage(url)
+        self._snapshot: ArchiveSnapshot | None = None
+        self.left_empty: frozenset[int] = frozenset()
+        """Ids of tables that have no chunks here, whatever rows the base has of them."""
+
+    @classmethod
+    def from_snapshot(cls, url: str, base: ArchiveSnapshot) -> Self:
+        """A base of the archive at `url`."""
+        made = cls(url, base.id, base.ts)
+        made._snapshot = base
+        return made
+
+    @classmethod
+    def open(cls, url: str, name: str) -> Self:
+        """The base of that name in the archive at `url`. Raises RelayError if there is none."""
+        return cls.from_snapshot(url, SnapshotStore(open_storage(url)).get(name))
+
+    @classmethod
+    def latest(cls, url: str) -> Self:
+        """The youngest base of the archive at `url`. Raises CopyError if it has none, RelayError."""
+        base = SnapshotStore(open_storage(url)).latest(2**63 - 1)
+        if base is None:
+            raise CopyError(f"{url} has no base", way_out="`sluice base make` makes one")
+        return cls.from_snapshot(url, base)
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> Self:
+        """In another process; nothing is looked up."""
+        return cls(spec["url"], spec["base"], spec["position"])
+
+    def spec(self) -> dict[str, Any]:
+        return {"kind": "base", "url": self._url, "base": self._name, "position": self.position}
+
+    def describe(self) -> str:
+        return f"the base {self._name} of {self._url}"
+
+    @property
+    def base(self) -> ArchiveSnapshot:
+        """Its manifest. Raises RelayError."""
+        if self._snapshot is None:
+            self._snapshot = SnapshotStore(self._storage).get(self._name)
+        return self._snapshot
+
+    def definitions(self) -> SourceSchema:
+        """The upstream's schema at its position: databases, tables, views and sequences. Raises RelayError."""
+        from sluice.etl.copy.definitions import SourceSchema  # workers load no client of the cluster
+
+        base = self.base
+        return SourceSchema(
+            base.ts, base.schema_version, tuple(map(Schema.from_json, base.schemas)),
+            tuple(Table.from_json(table.table) for table in base.tables),
+        )  # fmt: skip
+
+    def tables(self) -> list[TableEstimate]:
+        return [
+            TableEstimate(table.schema, table.name, table.row_bytes, table.rows)
+            for table in self.base.tables
+            if Table.from_json(table.table).is_base_table
+        ]
+
+    def check_schema(self, table: Table) -> None:
+        found = Table.from_json(self._table(table).table)
+        if not rows_schema(found).equals(rows_schema(table)):
+            raise CopyError(
+                f"{self.describe()} has {table.full_name} with the columns {_columns(found)}, the upstream had"
+                f" {_columns(table)} at {self.position}: is it of another cluster?"
+            )
+
+    def chunks(self, table: Table) -> list[SourceChunk]:
+        files = self._table(table).files if table.id not in self.left_empty else ()
+        return [
+            SourceChunk(table.schema_name, table.name, number, file.to_json(), file.row_bytes)
+            for number, file in enumerate(files)
+        ]
+
+    def brings(self, table: Table) -> frozenset[str]:
+        held = self._table(table)
+        return frozenset(c.name for c in table.stored_columns if c.generated and held.holds(c.name))
+
+    def read(self, chunk: SourceChunk, table: Table) -> Iterator[pa.RecordBatch]:
+        return read_file(self._storage, SnapshotFile.from_json(chunk.place), table)
+
+    def _table(self, table: Table) -> SnapshotTable:
+        try:
+            found = self.base.table(table.schema_name, table.name)
+        except RelayError as error:
+            raise CopyError(str(error)) from error
+        if found is None:
+            raise CopyError(f"{self.describe()} has no table {table.full_name}")
+        return found
+
+
+def _columns(table: Table) -> str:
+    return ", ".join(f"{column.name} ({column.kind})" for column in table.writable_columns)

@@ -1,0 +1,43 @@
+"""What a bootstrap is asked for, as its job's specification keeps it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from sluice.etl.copy.source import RowSource
+from sluice.etl.copy.sources import open_source
+
+__all__ = ["BootstrapSpec"]
+
+_MAX_SHOWN_CHARS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapSpec:
+    """`source`: what `RowSource.spec` says. `tables`: globs, () for all that the rules want. `into`: databases
+    downstream
+    that may hold other tables.
+    """
+
+    source: Mapping[str, Any]
+    tables: tuple[str, ...] = ()
+    into: tuple[str, ...] = ()
+
+    def open_source(self) -> RowSource:
+        """The source, as it was when the job was begun. Raises CopyError."""
+        return open_source(self.source)
+
+    def __str__(self) -> str:
+        return json.dumps(self.to_json())[:_MAX_SHOWN_CHARS]
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        return asdict(self) | {"source": dict(self.source), "tables": list(self.tables), "into": list(self.into)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        return cls(document["source"], tuple(document["tables"]), tuple(document["into"]))

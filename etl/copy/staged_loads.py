@@ -1,0 +1,73 @@
+"""Loads as files in the relay's storage: Spark's workers write them, and hand over what says which they are.
+
+Rows that went through Spark itself cost its JVM a quarter of the copy's CPU time, and it held a chunk in memory. A file
+is read once and removed; what a process leaves behind that was killed, the next one removes that has the downstream for
+itself. None need be durable: a chunk whose files are gone is read again.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import google_crc32c
+import pyarrow as pa
+
+from sluice.etl.copy.errors import CopyError
+from sluice.etl.copy.worker import LOAD_SCHEMA
+from sluice.etl.spark.worker_tuning import TEXTS
+from sluice.relay.aligned_chunks import LoadFile
+from sluice.relay.storage import Storage
+
+FOLDER = "loads"
+
+
+def write_files(storage: Storage, prefix: str, loads: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
+    """Loads in LOAD_SCHEMA as files whose names begin with `prefix`. What is handed over, in TEXTS: each
+    `LoadFile` as JSON, in order. Raises OSError."""
+    token = secrets.token_hex(4)  # an attempt before this one may be under way yet
+    written: list[LoadFile] = []
+    for batch in loads:
+        for layout, rows, warnings, payload in zip(*batch.columns, strict=True):
+            content = payload.as_buffer()
+            path = f"{FOLDER}/{prefix}-{token}-{len(written):05}"
+            with storage.new_temp_file(path) as file:
+                file.write(memoryview(content))
+            crc = google_crc32c.value(content)
+            written.append(
+                LoadFile(path, json.loads(layout.as_py()), rows.as_py(), warnings.as_py(), content.size, crc)
+            )
+    return pa.record_batch([pa.array([json.dumps(asdict(load)) for load in written], pa.string())], TEXTS)
+
+
+def read_file(storage: Storage, load: LoadFile) -> pa.RecordBatch:
+    """A load in LOAD_SCHEMA. Raises CopyError, transient, if the file isn't what was written."""
+    try:
+        with storage.open(load.path) as file:
+            content = file.read_buffer()
+    except FileNotFoundError:
+        content = pa.py_buffer(b"")
+    if content.size != load.bytes or google_crc32c.value(content) != load.crc32c:
+        raise CopyError(
+            f"{storage.url}/{load.path} has {content.size} bytes and isn't what a worker wrote, {load.bytes} bytes: it"
+            " was removed or damaged, or workers write elsewhere than is read here ([relay] url must be the same place"
+            " for both)",
+            transient=True,
+        )
+    offsets = pa.array([0, content.size], pa.int32()).buffers()[1]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([json.dumps(load.layout)]), pa.array([load.rows]), pa.array([load.warnings]),
+            pa.BinaryArray.from_buffers(pa.binary(), 1, [None, offsets, content]),
+        ],
+        schema=LOAD_SCHEMA,
+    )  # fmt: skip
+
+
+def remove_files(storage: Storage, prefix: str = "") -> None:
+    """Remove the files whose names begin with `prefix`. Raises OSError."""
+    for name in storage.names(FOLDER):
+        if name.startswith(prefix):
+            storage.remove(f"{FOLDER}/{name}")

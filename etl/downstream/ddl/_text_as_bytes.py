@@ -1,0 +1,50 @@
+"""Columns of text that get bytes which are no text: TiDB takes them where it doesn't check, MariaDB and MySQL don't.
+They hold bytes from then on; what is in them stays, byte for byte.
+"""
+
+from __future__ import annotations
+
+from sluice.etl.changes.formats.sql_text import quote_name
+from sluice.etl.changes.steps import HoldAsBytes, Step
+from sluice.etl.downstream import MySQLSession
+from sluice.tidb.folded import folded
+
+_UTF8_CHARSETS = {"utf8mb4", "utf8mb3", "utf8", "ascii"}
+_MAX_INLINE_BYTES = 16_383 * 4
+_BLOBS = {"tinytext": "TINYBLOB", "text": "BLOB", "mediumtext": "MEDIUMBLOB", "longtext": "LONGBLOB"}
+
+
+def hold_as_bytes(session: MySQLSession, step: Step) -> list[str]:
+    """Make the columns that a `bytes` step names columns of bytes, unless they are already, or the server's text holds
+    any byte; warnings. Commits what is open. Raises DownstreamError.
+    """
+    if session.dialect.is_tidb:
+        return []
+    detail = step.detail_of(HoldAsBytes)
+    wanted = {folded(name) for name in detail.columns}
+    rows = session.query(
+        "SELECT COLUMN_NAME, DATA_TYPE, CHARACTER_SET_NAME, CHARACTER_OCTET_LENGTH, IS_NULLABLE FROM"
+        " information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND CHARACTER_SET_NAME IS NOT NULL",
+        (step.schema, step.table),
+    )
+    target = f"{quote_name(step.schema)}.{quote_name(step.table)}"
+    warnings = []
+    for name, kind, charset, octets, nullable in rows:
+        if folded(str(name)) not in wanted:
+            continue
+        column, null = quote_name(str(name)), "NULL" if nullable == "YES" else "NOT NULL"
+        text = str(kind).lower()
+        if str(charset).lower() not in _UTF8_CHARSETS:  # what is in it has to become the upstream's utf-8 first
+            length = f"({int(octets)})" if text in ("varchar", "char") else ""
+            session.execute(
+                f"ALTER TABLE {target} MODIFY COLUMN {column} {'VARCHAR' if length else text}{length} CHARACTER SET"
+                f" utf8mb4 {null}"
+            )
+        size = int(octets) * (1 if str(charset).lower() in ("utf8mb4", "ascii") else 4)
+        form = _BLOBS.get(text) or (f"VARBINARY({size})" if size <= _MAX_INLINE_BYTES else "BLOB")
+        session.execute(f"ALTER TABLE {target} MODIFY COLUMN {column} {form} {null}")
+        warnings.append(
+            f"{step.full_name}: the column {name} holds bytes from here on ({form}): by commit_ts"
+            f" {detail.last_ts} the upstream has values in it that are no UTF-8, and text can't hold them"
+        )
+    return warnings

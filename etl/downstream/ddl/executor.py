@@ -1,0 +1,408 @@
+"""DDL jobs executed downstream.
+
+What a job means is known from the job (its type, the tables before it and those it leaves behind), never from its text,
+which depends on the session it was written in: statements are made from the tables. What a downstream can't hold is
+held in another form or left out, and reported as a warning; what can't be done at all is a DdlError that says how to go
+on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from sluice.etl.changes import server_errors
+from sluice.etl.changes.formats.ddl_text import charset_name, collation_name
+from sluice.etl.changes.formats.sql_text import quote_name, quote_table
+from sluice.etl.changes.formats.table_fallbacks import describe_fallback, with_server_computed
+from sluice.etl.changes.steps import ScopedDdl
+from sluice.etl.downstream import DownstreamError, MySQLSession
+from sluice.etl.downstream.ddl._alter import alterations, drop_foreign_keys
+from sluice.etl.downstream.ddl._attempts import allow_wide_rows, attempts, first_failure
+from sluice.etl.downstream.ddl._conversions import CannotConvert
+from sluice.etl.downstream.ddl._convert import ColumnConverter
+from sluice.etl.downstream.ddl._generate import create_table, create_view, sequence_statement
+from sluice.etl.downstream.ddl._limits import is_unnameable, unnameable_names
+from sluice.etl.downstream.ddl._reconcile import CannotReconcile, reconcile
+from sluice.etl.downstream.ddl._recycle import RecycleBin
+from sluice.etl.downstream.ddl._session import ddl_session
+from sluice.etl.downstream.ddl._shared_table import already_executed, structure_differences
+from sluice.etl.downstream.ddl._state import actual_columns, fingerprint
+from sluice.etl.downstream.ddl._swaps import exchange_partition, rename_tables, swap_rows
+from sluice.etl.downstream.ddl.errors import ALREADY_EXISTS, DdlError
+from sluice.tidb.ddl_actions import RENAMES, Action
+from sluice.tidb.folded import folded
+from sluice.tidb.schema import Table
+from sluice.tidb.table_name import argument
+
+_SWAP_ACTIONS = RENAMES | {Action.EXCHANGE_PARTITION, Action.RECOVER_TABLE, Action.TRUNCATE_TABLE}
+# Several statements that find out by themselves what is left to do.
+_REPEATABLE_ACTIONS = {Action.DROP_SCHEMA, Action.RECOVER_SCHEMA, Action.TRUNCATE_TABLE}
+_HINT = (
+    "make the statement possible downstream and let the task go on; or bring the downstream to the same result by hand,"
+    " then `sluice ddl skip {0}`; or have other statements executed in its place: `sluice ddl replace {0} --sql '...'`"
+)
+
+_ROW_IDS_DIFFER_REASON = (
+    "while it ran, TiDB wrote rows into the old partition under one hidden row id and into the new one under another."
+    " Many versions of TiDB (its issue 59680) then keep such rows twice or lose them, and no binlog says so"
+)
+_COPY_AGAIN_HINT = (
+    "execute the statement: `sluice ddl replace {0} --sql '...'`; then compare the table with the upstream and bring it"
+    " what differs: `sluice backfill --table {1}`"
+)
+
+
+class DdlExecutor:
+    """Executes DDL jobs through a sink. Statements commit implicitly: the caller keeps a marker, see
+    `sluice.etl.apply`.
+    """
+
+    def __init__(self, session: MySQLSession, keep_dropped_s: int = 24 * 3600) -> None:
+        """`keep_dropped_s`: how long dropped tables are kept for RECOVER TABLE, in seconds of upstream time."""
+        self._session = session
+        self.recycle = RecycleBin(session, keep_dropped_s)
+        self._converter = ColumnConverter(session)
+        self._special: dict[int, Callable[[ScopedDdl], list[str]]] = {
+            Action.CREATE_SCHEMA: self._schema,
+            Action.MODIFY_SCHEMA_CHARSET: self._schema,
+            Action.DROP_SCHEMA: self._drop_schema,
+            Action.CREATE_TABLE: self._create,
+            Action.CREATE_TABLES: self._create,
+            Action.DROP_TABLE: self._drop_table,
+            Action.TRUNCATE_TABLE: self._truncate,
+            Action.RENAME_TABLE: self._rename,
+            Action.RENAME_TABLES: self._rename,
+            Action.CREATE_VIEW: self._optional,
+            Action.DROP_VIEW: self._drop_optional,
+            Action.CREATE_SEQUENCE: self._optional,
+            Action.ALTER_SEQUENCE: self._optional,
+            Action.DROP_SEQUENCE: self._drop_optional,
+            Action.RECOVER_TABLE: self._recover,
+            Action.EXCHANGE_PARTITION: self._exchange,
+            Action.FLASHBACK_CLUSTER: self._unsupported,
+            Action.RECOVER_SCHEMA: self._recover_schema,
+        }
+
+    def fingerprint(self, ddl: ScopedDdl) -> str:
+        """Describes what the DDL affects as it is downstream now; differs after the statement has run, if it leaves a
+        trace. A database that routes need is made before: it is no trace of the statement. Raises as `execute`.
+        """
+        with self._errors(ddl):
+            for schema in ddl.needs_schemas:
+                self._session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}")
+            return fingerprint(self._session, ddl, swaps=ddl.type in _SWAP_ACTIONS)
+
+    def is_transactional(self, ddl: ScopedDdl) -> bool:
+        """Whether `execute` runs nothing that commits: it may share a transaction with the checkpoint and needs no
+        marker.
+        """
+        return ddl.type == Action.EXCHANGE_PARTITION and not self._session.dialect.exchanges_partitions
+
+    def execute(self, ddl: ScopedDdl) -> list[str]:
+        """Run it; warnings about what was left out or done in another way. Raises DdlError, or DownstreamError when the
+        connection failed."""
+        with self._errors(ddl):
+            self._check_names(ddl)
+            if ddl.merged and self._already_executed(ddl):
+                return [f"done already, as {ddl.merged} merges tables: another of them brought the statement before"]
+            if ddl.row_ids_differ:
+                name = next((table.full_name for table in ddl.effect.tables.values() if table is not None), "NAME")
+                raise self._failure(ddl, _ROW_IDS_DIFFER_REASON, _COPY_AGAIN_HINT.format(ddl.commit_ts, argument(name)))
+            warnings = self._converter.convert(ddl)
+            return warnings + self._run(ddl) + self._reconcile(ddl)
+
+    def _already_executed(self, ddl: ScopedDdl) -> bool:
+        with ddl_session(self._session, ddl):
+            return already_executed(self._session, ddl)
+
+    def settle(self, ddl: ScopedDdl) -> list[str]:
+        """Make sure the result is what the upstream has, after a crash in the middle of `execute`.
+        Raises as `execute`.
+        """
+        with self._errors(ddl):
+            self._check_names(ddl)
+            warnings: list[str] = []
+            kind = ddl.type
+            if self._converter.interrupted(ddl):
+                warnings = self._converter.convert(ddl)
+            if kind in _REPEATABLE_ACTIONS or kind not in self._special:
+                warnings += self._run(ddl)
+            return warnings + self._reconcile(ddl)
+
+    def _check_names(self, ddl: ScopedDdl) -> None:
+        if not self._session.dialect.has_all_names and (names := unnameable_names(ddl)):
+            listed = ", ".join(map(repr, names))
+            raise self._failure(ddl, f"this server holds no name with characters beyond U+FFFF: {listed}")
+
+    def _run(self, ddl: ScopedDdl) -> list[str]:
+        with ddl_session(self._session, ddl):
+            return self._special.get(ddl.type, self._alter)(ddl)
+
+    def reconcile_definitions(self, ddl: ScopedDdl) -> list[str]:
+        """The part of `reconcile` that may be done when later changes are downstream: no statement is run again, and no
+        row changed.
+        """
+        with self._errors(ddl), ddl_session(self._session):
+            return reconcile(self._session, ddl, values=False)
+
+    def _reconcile(self, ddl: ScopedDdl) -> list[str]:
+        with ddl_session(self._session):
+            warnings = reconcile(self._session, ddl)
+        self._converter.finish(ddl)
+        return warnings
+
+    @contextlib.contextmanager
+    def _errors(self, ddl: ScopedDdl) -> Iterator[None]:
+        try:
+            yield
+        except DownstreamError as error:
+            if error.transient:
+                raise
+            raise self._failure(ddl, str(error)) from error
+        except (CannotReconcile, CannotConvert, ValueError) as error:
+            raise self._failure(ddl, str(error)) from error
+
+    def _alter(self, ddl: ScopedDdl) -> list[str]:
+        """Make tables what they are after the job, from what they are."""
+        known = {table.id for _, table in ddl.table_pairs()}
+        effect = ddl.effect.tables
+        if not ddl.schema_version and not effect:
+            return []  # a job that found its change made; records of today leave it out
+        if not effect or any(t is not None and t.is_base_table and i not in known for i, t in effect.items()):
+            raise self._failure(ddl, f"job type {ddl.type} doesn't say what becomes of which table")
+        warnings: list[str] = []
+        for old, table in ddl.table_pairs():
+            if old.is_base_table and table.is_base_table:
+                warnings += self._alter_one(ddl, old, table)
+        return warnings
+
+    def _alter_one(self, ddl: ScopedDdl, old: Table, table: Table) -> list[str]:
+        refused: list[DownstreamError] = []
+        tried: list[tuple[list[str], bool]] = []
+        for form, within in attempts(table):
+            made = form(table)
+            statements, warnings = alterations(self._session, form(old), made, ddl)
+            if (statements, within) in tried:
+                continue
+            tried.append((statements, within))
+            try:
+                with contextlib.nullcontext() if within else allow_wide_rows(self._session):
+                    for statement in statements:
+                        warnings += self._execute(statement, ddl)
+            except DownstreamError as error:
+                if error.transient:
+                    raise
+                refused.append(error)
+                continue
+            if refused:
+                warnings += [
+                    f"executed in another form because {refused[0].message}",
+                    *describe_fallback(with_server_computed(table), made),
+                ]
+            return warnings
+        raise first_failure(refused)
+
+    def _execute(self, statement: str, ddl: ScopedDdl) -> list[str]:
+        """Run a statement; once more without the foreign keys that are in its way, or in a mode that converts what
+        doesn't fit.
+        """
+        try:
+            self._session.execute(statement)
+            return []
+        except DownstreamError as error:
+            if error.code in server_errors.UNFIT_VALUE:  # TiDB's session wasn't strict, or it judged by another rule
+                return self._lenient(statement, error)
+            if error.code not in server_errors.IN_FOREIGN_KEY:
+                raise
+            dropped = [warning for t in ddl.before.values() if t for warning in drop_foreign_keys(self._session, t)]
+            self._session.execute(statement)
+            return dropped
+
+    def _lenient(self, text: str, error: DownstreamError) -> list[str]:
+        self._session.query(
+            "SET SESSION sql_mode = REPLACE(REPLACE(@@sql_mode, 'STRICT_TRANS_TABLES', ''), 'STRICT_ALL_TABLES', '')"
+        )
+        self._session.execute(text)
+        return [f"values that don't fit were converted: {error.message}"]
+
+    def _schema(self, ddl: ScopedDdl) -> list[str]:
+        for schema in ddl.effect.schemas.values():
+            if schema is None:
+                continue
+            dialect = self._session.dialect
+            options = (
+                f" CHARACTER SET {charset_name(schema.charset)} COLLATE {collation_name(schema.collate, dialect)}"
+                if schema.charset
+                else ""
+            )
+            verb = "CREATE DATABASE IF NOT EXISTS" if ddl.type == Action.CREATE_SCHEMA else "ALTER DATABASE"
+            self._session.execute(f"{verb} {quote_name(schema.name)}{options}")
+        return []
+
+    def _drop_schema(self, ddl: ScopedDdl) -> list[str]:
+        warnings: list[str] = []
+        for table_id, table in ddl.before.items():
+            if table is not None and table.is_base_table:
+                warnings += self.recycle.drop(table.schema_name, table.name, table_id, ddl.commit_ts)
+        schema = ddl.schema_name
+        if ddl.only_if_empty:
+            for view in ddl.before.values():
+                if view is not None and (view.is_view or view.is_sequence):
+                    self._session.execute(
+                        f"DROP {'VIEW' if view.is_view else 'SEQUENCE'} IF EXISTS {quote_table(view)}"
+                    )
+            left = self._session.query(
+                "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s", (schema,)
+            )
+            if int(left[0][0]):
+                return [
+                    *warnings,
+                    f"the database {schema} stays: it holds tables that don't come from this one upstream",
+                ]
+        self._session.execute(f"DROP DATABASE IF EXISTS {quote_name(schema)}")
+        return warnings
+
+    def _create(self, ddl: ScopedDdl) -> list[str]:
+        return [
+            warning
+            for table in ddl.effect.tables.values()
+            if table is not None
+            for warning in self._create_one(ddl, table)
+        ]
+
+    def _create_one(self, ddl: ScopedDdl, table: Table) -> list[str]:
+        refused: list[DownstreamError] = []
+        for form, within in attempts(table):
+            made = form(table)
+            statement, left_out = create_table(made, self._session.dialect)
+            try:
+                with contextlib.nullcontext() if within else allow_wide_rows(self._session):
+                    self._session.execute(statement)
+            except DownstreamError as error:
+                if error.transient:
+                    raise
+                if error.code == server_errors.TABLE_EXISTS:
+                    return self._exists(ddl, table)
+                refused.append(error)
+                continue
+            left_out += describe_fallback(table, made)
+            if table.temp_table_type:
+                left_out.append(f"{table.full_name} is temporary upstream: an empty table stands for it")
+            if refused:
+                left_out.insert(0, f"{table.full_name}: created in another form because {refused[0].message}")
+            return left_out
+        raise first_failure(refused)
+
+    def _exists(self, ddl: ScopedDdl, table: Table) -> list[str]:
+        """A table that is to be created is there already: fine if it is the one."""
+        if ddl.merged:
+            differences = structure_differences(self._session, table)
+            if differences:
+                raise self._failure(
+                    ddl,
+                    f"{table.full_name} is there already, merged from several tables ({ddl.merged}), but with"
+                    f" another structure: {'; '.join(differences)}",
+                )
+            return []
+        names = {folded(column.name) for column in actual_columns(self._session, table)}
+        wanted = {folded(column.name): column for column in table.columns if column.public and not column.hidden}
+        if not names <= wanted.keys() or any(not wanted[name].virtual for name in wanted.keys() - names):
+            raise self._failure(ddl, f"{table.full_name} is there already and has other columns")
+        return [f"{table.full_name} {ALREADY_EXISTS}"]
+
+    def _drop_table(self, ddl: ScopedDdl) -> list[str]:
+        # The job has names in lower case; how they are written is known from the table.
+        schema, name = ddl.schema_name, ddl.table_name
+        before = ddl.before
+        warnings: list[str] = []
+        for table_id, left in ddl.effect.tables.items():
+            if left is None:
+                table = before.get(table_id)
+                names = (table.schema_name, table.name) if table else (schema, name)
+                warnings += self.recycle.drop(*names, table_id, ddl.commit_ts)
+        return warnings
+
+    def _recover(self, ddl: ScopedDdl) -> list[str]:
+        for table_id, table in ddl.effect.tables.items():
+            if table is None or not table.is_base_table or actual_columns(self._session, table):
+                continue
+            if not self.recycle.recover(table.schema_name, table.name, table_id):
+                raise self._failure(
+                    ddl,
+                    f"the rows of {table.full_name} are not in {self._session.recycle_schema}: they were dropped too"
+                    " long ago; copy the table from the upstream as of this commit_ts",
+                )
+        return []
+
+    def _recover_schema(self, ddl: ScopedDdl) -> list[str]:
+        self._schema(replace(ddl, type=Action.CREATE_SCHEMA))
+        return self._recover(ddl)
+
+    def _truncate(self, ddl: ScopedDdl) -> list[str]:
+        old = next((i for i, t in ddl.effect.tables.items() if t is None), 0)
+        warnings: list[str] = []
+        for table in ddl.effect.tables.values():
+            if table is not None and not table.temp_table_type:
+                warnings += self.recycle.truncate(table.schema_name, table.name, old, ddl.commit_ts)
+        return warnings
+
+    def _exchange(self, ddl: ScopedDdl) -> list[str]:
+        (swap_rows if self.is_transactional(ddl) else exchange_partition)(self._session, ddl)
+        return []
+
+    def _rename(self, ddl: ScopedDdl) -> list[str]:
+        return rename_tables(self._session, ddl)
+
+    def _optional(self, ddl: ScopedDdl) -> list[str]:
+        """Views and sequences hold no rows: what the downstream doesn't take is left out."""
+        warnings = []
+        for made in ddl.effect.tables.values():
+            if made is None:
+                continue
+            if not (made.view or made.sequence):
+                warnings.append(
+                    f"left out: {made.full_name}: the relay log was written before it said what views and sequences are"
+                )
+                continue
+            if not self._session.dialect.has_all_names and is_unnameable(made.name):
+                warnings.append(f"left out: {made.full_name}: this server holds no name with characters beyond U+FFFF")
+                continue
+            if made.sequence and not self._session.dialect.has_sequences:
+                warnings.append(f"left out: {made.full_name}: this server has no sequences")
+                continue
+            verb = "ALTER" if ddl.type == Action.ALTER_SEQUENCE else "CREATE"
+            try:
+                self._session.execute(create_view(made) if made.view else sequence_statement(verb, made))
+            except DownstreamError as error:
+                if error.transient:
+                    raise
+                warnings.append(f"left out: {made.full_name}: {error.message}")
+        return warnings
+
+    def _drop_optional(self, ddl: ScopedDdl) -> list[str]:
+        kind = "VIEW" if ddl.type == Action.DROP_VIEW else "SEQUENCE"
+        known = next((t for t in ddl.before.values() if t), None)
+        name = quote_table(known) if known else f"{quote_name(ddl.schema_name)}.{quote_name(ddl.table_name)}"
+        dialect = self._session.dialect
+        if (kind == "SEQUENCE" and not dialect.has_sequences) or (
+            not dialect.has_all_names and is_unnameable(known.name if known else ddl.table_name)
+        ):
+            return []  # it was left out
+        try:
+            self._session.execute(f"DROP {kind} IF EXISTS {name}")
+            return []
+        except DownstreamError as error:
+            if error.transient:
+                raise
+            return [f"{kind} {name} was not dropped: {error.message}"]
+
+    def _unsupported(self, ddl: ScopedDdl) -> list[str]:
+        raise self._failure(ddl, "it brings back rows that are in no binlog")
+
+    def _failure(self, ddl: ScopedDdl, reason: str, way_out: str = "") -> DdlError:
+        return DdlError(
+            f"{ddl.title} in {ddl.schema_name}: {reason}. Statement: {ddl.query[:2000]}.",
+            way_out=way_out or _HINT.format(ddl.commit_ts),
+        )

@@ -1,0 +1,29 @@
+"""Who writes to this downstream, as the registry knows it: this pipeline, and the Drainers beside it."""
+
+from sluice.etl.downstream.ownership.bootstrap_gate import BootstrapPending, require_bootstrap_done
+from sluice.etl.downstream.ownership.exclusivity import (
+    OtherWriterError,
+    WriterExclusivity,
+    describe_drainer,
+    other_writers,
+)
+from sluice.etl.downstream.ownership.other_sessions import OtherSession, sessions_writing
+from sluice.etl.downstream.ownership.pipeline import OWNER_LABEL, PipelineIdentity, writes_elsewhere
+from sluice.etl.downstream.ownership.registration import RegistryHeartbeat
+from sluice.etl.settings import downstream_name
+
+__all__ = [
+    "OWNER_LABEL",
+    "BootstrapPending",
+    "OtherSession",
+    "OtherWriterError",
+    "PipelineIdentity",
+    "RegistryHeartbeat",
+    "WriterExclusivity",
+    "describe_drainer",
+    "downstream_name",
+    "other_writers",
+    "require_bootstrap_done",
+    "sessions_writing",
+    "writes_elsewhere",
+]

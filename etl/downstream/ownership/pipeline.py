@@ -1,0 +1,48 @@
+"""Which pipeline this is: in the registry among the drainers, and to its downstream."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Self
+
+from sluice.etl.settings import Settings
+from sluice.tidb import NodeStatus
+
+OWNER_LABEL = "sluice"
+"""The label that a pipeline's entry has, and no Drainer's; its value is the relay log's URL. Beside it `downstream`."""
+
+
+def default_node_id(relay_url: str) -> str:
+    """One id a relay log, the same wherever the task runs."""
+    return f"sluice-{zlib.crc32(relay_url.rstrip('/').encode()):08x}"
+
+
+def writes_elsewhere(drainer: NodeStatus, downstream: str) -> bool:
+    """Whether an entry of the registry is of a pipeline that says it writes to another downstream than `downstream`, a
+    `downstream_name`. No Drainer says where it writes to.
+    """
+    label = drainer.label or {}
+    return OWNER_LABEL in label and label.get("downstream") != downstream
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineIdentity:
+    """A pipeline's identity."""
+
+    id: str
+    """Its id among the drainers in the registry."""
+    relay_url: str
+    downstream: str
+    """The name of what it writes to, see `downstream_name`."""
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Self:
+        """The pipeline that the settings are of."""
+        relay_url = settings.relay.url
+        return cls(settings.upstream.node_id or default_node_id(relay_url), relay_url, settings.downstream_name)
+
+    @property
+    def label(self) -> dict[str, str]:
+        """What its entry in the registry tells beside its id."""
+        return {OWNER_LABEL: self.relay_url, "downstream": self.downstream}

@@ -1,0 +1,79 @@
+"""Where changes go. A sink is one module that implements `Sink`; `sluice.etl.apply` sees only what is exported here."""
+
+from typing import TYPE_CHECKING
+
+from sluice.etl.downstream.sinks._checkpoint_reader import hold_checkpoint, read_checkpoint, read_writer
+from sluice.etl.downstream.sinks.chunk_writer import AlignedChunkRows, ChunkLoad
+from sluice.etl.downstream.sinks.sink import (
+    AcceptsChunks,
+    ApplyError,
+    DrainerTakeover,
+    RemembersBlocked,
+    Sink,
+    SinkResult,
+)
+from sluice.etl.settings import Downstream, File, Kafka, Settings, Target
+
+if TYPE_CHECKING:
+    from sluice.etl.downstream.sinks.mysql import MySQLSink
+
+__all__ = [
+    "AcceptsChunks",
+    "AlignedChunkRows",
+    "ApplyError",
+    "ChunkLoad",
+    "DrainerTakeover",
+    "RemembersBlocked",
+    "Sink",
+    "SinkResult",
+    "hold_checkpoint",
+    "open_sink",
+    "read_checkpoint",
+    "read_writer",
+    "write_plan_of_sink",
+]
+
+
+def open_sink(settings: Settings, cluster_id: int, job: str = "") -> Sink:
+    """The sink that the settings name; it connects at `recover`. `job`: who writes there, "" for a pipeline."""
+    match settings.target:
+        case File() as folder:
+            from sluice.etl.downstream.sinks.file import FileSink
+
+            return FileSink(folder, cluster_id, job)
+        case Kafka() as topic:
+            from sluice.etl.downstream.sinks.kafka import KafkaSink
+
+            return KafkaSink(topic, cluster_id, job)
+        case Downstream() as database:
+            from sluice.etl.downstream.sinks.mysql import ChangeOrigin
+
+            kind = _database_kind(settings.apply.mode)
+            return kind.open(database, ChangeOrigin.from_upstream(settings.upstream, settings.rules), cluster_id)
+
+
+def write_plan_of_sink(target: Target, mode: str) -> str:
+    """The shape of the steps that the target's sink takes, see `sluice.etl.changes.write_plans`; `mode` is ``[apply]
+    mode``.
+    """
+    match target:
+        case File():
+            from sluice.etl.downstream.sinks.file import FileSink
+
+            return FileSink.shape
+        case Kafka():
+            from sluice.etl.downstream.sinks.kafka import KafkaSink
+
+            return KafkaSink.shape
+        case Downstream():
+            return _database_kind(mode).shape
+
+
+def _database_kind(mode: str) -> "type[MySQLSink]":
+    if mode == "parallel":
+        from sluice.etl.downstream.sinks.mysql_parallel import ParallelMySQLSink
+
+        return ParallelMySQLSink
+    from sluice.etl.downstream.sinks.mysql import MySQLSink
+
+    return MySQLSink

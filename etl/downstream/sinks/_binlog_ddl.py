@@ -1,0 +1,21 @@
+"""Which DDL statements go to sinks that keep statements as text, and as which text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sluice.etl.changes.rules import FOR_TIDB_ALONE, Filter, skip_reason
+from sluice.etl.changes.steps import ScopedDdl
+from sluice.tidb.ddl_actions import Action
+
+_PASS_ALL = Filter()  # what filters leave out never becomes a step
+_TIDB_ONLY_ACTIONS = FOR_TIDB_ALONE.keys() - {Action.REPAIR_TABLE}  # a reader of the file or topic may be a TiDB
+
+
+def with_recorded_statement(ddl: ScopedDdl) -> ScopedDdl | None:
+    """A ddl step's detail with the statement to be written as its query; None if nothing is."""
+    if ddl.replaced_by is not None:
+        statements = [statement.rstrip().rstrip(";") for statement in ddl.replaced_by]
+        return replace(ddl, query="; ".join(statements)) if statements else None
+    told = replace(ddl, type=0) if ddl.type in _TIDB_ONLY_ACTIONS else ddl
+    return ddl if skip_reason(told, _PASS_ALL) is None else None

@@ -1,0 +1,70 @@
+"""What sinks have in common that write down each transaction as the original Drainer's record."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+from sluice.etl.changes.steps import CommitDetail, ScopedDdl, Step, TransactionDetail
+from sluice.etl.downstream import Checkpoint, SavepointFile
+from sluice.etl.downstream.sinks._binlog_ddl import with_recorded_statement
+from sluice.etl.downstream.sinks.sink import BeforeCommit, SinkResult, always_confirm
+
+
+class BinlogSink(ABC):
+    """The loop over steps. What was written counts from the next commit step on."""
+
+    def __init__(self, savepoint: SavepointFile) -> None:
+        self._savepoint = savepoint
+        self._checkpoint: Checkpoint | None = None
+
+    def run(self, steps: Iterable[Step], confirm: BeforeCommit = always_confirm) -> SinkResult:
+        written = SinkResult()
+        for step in steps:
+            started = time.perf_counter()
+            match step.detail:
+                case TransactionDetail(more=more):
+                    self._write_records(memoryview(step.payload), more=more)
+                    written.rows += step.rows
+                    written.send_s += time.perf_counter() - started
+                case ScopedDdl() as scoped:
+                    ddl = with_recorded_statement(scoped)
+                    if ddl is not None:
+                        self._write_ddl(ddl)
+                        written.ddls += 1
+                    self._moved_to(step.commit_ts, scoped.schema_version or None)
+                    written.ddl_s += time.perf_counter() - started
+                case CommitDetail() as detail:
+                    with self._savepoint.held():  # as the row of a database's checkpoint is locked meanwhile
+                        confirm(step)
+                        self._make_durable(step)
+                        self._save(self._moved_to(step.commit_ts, detail.schema_version))
+                    written.commits += 1
+                    written.changes += step.changes
+                    written.add_stages(detail.timings_ms)
+                    written.warn(detail.warnings)
+                    written.commit_s += time.perf_counter() - started
+                case _:
+                    raise ValueError(f"unknown step {step.kind!r}")
+        return written
+
+    def _moved_to(self, commit_ts: int, schema_version: int | None) -> Checkpoint:
+        self._checkpoint = (self._checkpoint or Checkpoint(0)).at(commit_ts, schema_version)
+        return self._checkpoint
+
+    @abstractmethod
+    def _write_records(self, data: memoryview, *, more: bool) -> None:
+        """Whole records, or a piece of one with `more` to come."""
+
+    @abstractmethod
+    def _write_ddl(self, ddl: ScopedDdl) -> None:
+        """A statement, from a ddl step's detail."""
+
+    @abstractmethod
+    def _make_durable(self, step: Step) -> None:
+        """All that was written before this commit step."""
+
+    @abstractmethod
+    def _save(self, checkpoint: Checkpoint) -> None:
+        """Write down that what is durable goes through the checkpoint."""

@@ -1,0 +1,243 @@
+"""librdkafka as the Kafka sink needs it: its options, the errors that matter, and the last message of a topic."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from sluice.errors import SluiceError
+from sluice.etl.downstream import CheckpointMovedError
+from sluice.etl.downstream.sinks.sink import ApplyError
+from sluice.etl.settings import Kafka, SettingsError
+
+PARTITION = 0
+_TRANSACTION_TIMEOUT_S = 600  # brokers allow 900 unless told otherwise
+_HEADROOM_BYTES = 1 << 20
+_MAX_RECEIVE_BYTES = 2**31 - 1
+_FENCED_ERRORS = {
+    KafkaError._FENCED,
+    KafkaError.PRODUCER_FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.INVALID_PRODUCER_ID_MAPPING,
+}
+_TOO_LARGE_ERRORS = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
+_REFUSED_ERRORS = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._AUTHENTICATION,
+    KafkaError._UNSUPPORTED_FEATURE,
+    KafkaError.UNSUPPORTED_VERSION,
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError._INVALID_ARG,
+    KafkaError.INVALID_TRANSACTION_TIMEOUT,
+}
+
+
+class KafkaUnavailableError(SluiceError, OSError):
+    """Brokers can't be reached, or don't answer in time: connecting anew may help."""
+
+    transient = True
+    way_out = "start the brokers, or correct [kafka] brokers"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTail:
+    """`next`: the offset that the next message gets. `last`: offset and value of the last message; None when there is
+    none.
+    """
+
+    next: int
+    last: tuple[int, bytes] | None
+
+
+class KafkaClient:
+    """Producer and consumer options of one cluster, and how their errors are told."""
+
+    def __init__(self, options: Kafka, topic: str, transactional_id: str) -> None:
+        """Nothing is connected yet."""
+        self._options = options
+        self.topic = topic
+        self._transactional_id = transactional_id
+        self._last_trouble = ""
+
+    @property
+    def address(self) -> str:
+        """For messages."""
+        return f"topic {self.topic} on {self._options.brokers}"
+
+    def producer(self) -> Producer:
+        """A producer that has shut out every earlier one of the same cluster and topic, whose transactions are settled
+        then. Raises as `told` says.
+        """
+        common = self._common()
+        try:
+            producer = Producer({
+                **common,
+                "transactional.id": self._transactional_id,
+                "transaction.timeout.ms": _TRANSACTION_TIMEOUT_S * 1000,
+                "delivery.timeout.ms": self._options.timeout_s * 2000,
+                "message.max.bytes": self._options.max_message_bytes,
+                "enable.idempotence": True,
+                "acks": "all",
+            })  # fmt: skip
+        except (KafkaException, ValueError) as error:
+            raise self.told(error, "connecting") from error
+        try:
+            producer.init_transactions(self._options.timeout_s)
+        except KafkaException as error:
+            with contextlib.suppress(KafkaException, SystemError):
+                producer.poll(0)  # for what the client noted meanwhile
+            raise self.told(error, "connecting") from error
+        return producer
+
+    def brokers_id(self) -> str:
+        """The id by which these brokers know each other. Raises as `told` says."""
+        try:
+            producer = Producer(self._common())
+            return str(producer.list_topics(timeout=self._options.timeout_s).cluster_id)
+        except KafkaException as error:
+            raise self.told(error, "asking the brokers who they are") from error
+
+    def tail(self) -> TopicTail:
+        """Where the partition ends, as of its last committed message. Raises as `told` says."""
+        consumer = Consumer(
+            {
+                **self._common(),
+                "group.id": self._transactional_id,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+                "receive.message.max.bytes": min(
+                    _MAX_RECEIVE_BYTES, max(100_000_000, self._options.max_message_bytes + _HEADROOM_BYTES)
+                ),
+            }
+        )
+        try:
+            low, high = self._bounds(consumer)
+            last, behind = None, 1
+            # The last offsets may be marks of transactions, or messages of one that was given up.
+            while last is None and behind < 8 * (high - low):
+                last = self._last_from(consumer, max(low, high - behind), high)
+                behind *= 8
+            return TopicTail(high, last)
+        except KafkaException as error:
+            raise self.told(error, "reading the last message") from error
+        finally:
+            consumer.close()
+
+    def _bounds(self, consumer: Consumer) -> tuple[int, int]:
+        """(first offset there is, offset of the next message); (0, 0) when the topic doesn't exist yet."""
+        try:
+            low, high = consumer.get_watermark_offsets(
+                TopicPartition(self.topic, PARTITION), timeout=self._options.timeout_s
+            )
+            return max(0, low), max(0, high)
+        except KafkaException as error:
+            if error.args[0].code() in (
+                KafkaError.UNKNOWN_TOPIC_OR_PART,
+                KafkaError._UNKNOWN_TOPIC,
+                KafkaError._UNKNOWN_PARTITION,
+            ):
+                return 0, 0
+            raise
+
+    def _last_from(self, consumer: Consumer, start: int, high: int) -> tuple[int, bytes] | None:
+        consumer.assign([TopicPartition(self.topic, PARTITION, start)])
+        last = None
+        deadline = time.monotonic() + self._options.timeout_s
+        while time.monotonic() < deadline:
+            message = consumer.poll(0.5)
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
+                last = int(message.offset() or 0), message.value() or b""
+                if last[0] >= high - 1:
+                    return last
+                deadline = time.monotonic() + self._options.timeout_s
+            elif error.code() == KafkaError._PARTITION_EOF:
+                return last
+            else:
+                raise KafkaException(error)
+        raise KafkaUnavailableError(
+            f"{self.address}: no answer to a read from offset {start} in {self._options.timeout_s}"
+            f" s{self._last_trouble}"
+        )
+
+    def told(self, error: BaseException, doing: str) -> Exception:
+        """What to raise for an error of the client: CheckpointMovedError when another process has taken over,
+        ApplyError when trying again can't help, KafkaUnavailableError otherwise.
+        """
+        if isinstance(error, KafkaUnavailableError):
+            return KafkaUnavailableError(f"{self.address}, {doing}: {error}{self._last_trouble}")
+        kafka = error.args[0] if error.args and isinstance(error.args[0], KafkaError) else None
+        text = f"{self.address}, {doing}: {kafka.str() if kafka else error}"
+        if kafka is None:
+            return ApplyError(text)
+        code = kafka.code()
+        if code in _FENCED_ERRORS:
+            return CheckpointMovedError(
+                f"{text}: another process writes to the same topic for this cluster: stop one of the two"
+            )
+        if code in _TOO_LARGE_ERRORS:
+            return ApplyError(
+                f"{text}: raise max.message.bytes of the topic (and message.max.bytes of the brokers), or [kafka]"
+                " max-message-bytes if it is below"
+            )
+        if code in _REFUSED_ERRORS:
+            return ApplyError(f"{text}{self._last_trouble}")
+        return KafkaUnavailableError(f"{text}{self._last_trouble}")
+
+    def _common(self) -> dict[str, Any]:
+        try:
+            further = self._options.options()
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
+        return {
+            "client.id": self._options.client_id,
+            "socket.timeout.ms": self._options.timeout_s * 1000,
+            **further,
+            "bootstrap.servers": self._options.brokers,
+            "error_cb": self._note,
+            "logger": logging.getLogger("sluice.kafka"),
+        }
+
+    def _note(self, error: KafkaError) -> None:
+        self._last_trouble = f" (last trouble: {error.str()})"
+
+    def clear_trouble(self) -> None:
+        """What went wrong is over."""
+        self._last_trouble = ""
+
+
+def error_reason(producer: Producer, error: BaseException) -> BaseException:
+    """What is behind an error that only says that something is wrong: a message thrown away, or, when the producer is
+    broken for good while the client calls back, a SystemError of Python's. A broken producer names the reason at the
+    next call.
+    """
+    code = error.args[0].code() if isinstance(error, KafkaException) else None
+    if code not in (None, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._STATE, KafkaError._FATAL):
+        return error
+    try:
+        producer.abort_transaction(1)
+    except KafkaException as found:
+        return found
+    except SystemError:
+        pass
+    return error if code is not None else KafkaUnavailableError(str(error))
+
+
+def abandon(producer: Producer) -> None:
+    """Give up a producer with what it has not delivered. Never raises."""
+    with contextlib.suppress(KafkaException, RuntimeError):
+        producer.purge()
+        producer.poll(0)

@@ -1,0 +1,204 @@
+"""Sends transactions to a Kafka topic in the original Drainer's format, one message each, exactly once.
+
+Messages go out in Kafka transactions, one for what lies between two commit steps. Beginning anew shuts out the process
+that wrote before and settles what it left open; after that the last committed message of the topic tells where to go
+on. The savepoint file remembers what no message tells: how far an upstream without changes was followed, and how far
+the topic had come.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from sluice.etl.changes.formats.binlog_file import FOOTER, HEADER, commit_ts_of, split_records
+from sluice.etl.changes.steps import ScopedDdl, Step
+from sluice.etl.changes.write_plans.kafka_binlog import ddl_message
+from sluice.etl.downstream import Checkpoint, Savepoint, SavepointFile
+from sluice.etl.downstream.sinks._binlog_sink import BinlogSink
+from sluice.etl.downstream.sinks._kafka_client import (
+    PARTITION,
+    KafkaClient,
+    KafkaUnavailableError,
+    abandon,
+    error_reason,
+)
+from sluice.etl.downstream.sinks.sink import ApplyError
+from sluice.etl.settings import Kafka
+
+
+class KafkaSink(BinlogSink):
+    """Partition 0 of a topic."""
+
+    shape = "kafka_binlog"
+
+    def __init__(self, options: Kafka, cluster_id: int, job: str = "") -> None:
+        """`job`: which job writes there, "" for a pipeline."""
+        super().__init__(savepoint_file(options, cluster_id, job))
+        self._options = options
+        self._client = _client(options, cluster_id)
+        self._producer: Producer | None = None
+        self._in_transaction = False
+        self._pieces: list[bytes] = []  # of a record that has begun and not ended
+        self._offset = -1  # of the last message that was delivered
+        self._rejected: KafkaError | None = None
+
+    @property
+    def address(self) -> str:
+        return self._client.address
+
+    def close(self) -> None:
+        if self._producer is not None:
+            abandon(self._producer)
+        self._producer = None
+
+    def recover(self) -> Checkpoint | None:
+        """Shut out whoever wrote before, and find the last transaction that is in the topic."""
+        self.close()
+        self._in_transaction, self._pieces, self._rejected, self._offset = False, [], None, -1
+        try:
+            self._savepoint.path.parent.mkdir(parents=True, exist_ok=True)
+            found = self._savepoint.load()
+        except (PermissionError, NotADirectoryError, FileExistsError) as error:
+            raise ApplyError(f"{error}: [kafka] savepoint must be a file that this user can write") from error
+        self._producer = self._client.producer()
+        tail = self._client.tail()
+        self._client.clear_trouble()
+        self._check_place(found, tail.next)
+        checkpoint = found.checkpoint if found else Checkpoint(0)
+        if tail.last is not None:
+            self._offset = tail.last[0]
+            there = self._commit_ts(*tail.last)
+            checkpoint = checkpoint.at(there) if there > checkpoint.commit_ts else checkpoint
+        self._checkpoint = checkpoint if checkpoint.commit_ts else None
+        return self._checkpoint
+
+    def _write_ddl(self, ddl: ScopedDdl) -> None:
+        self._send(ddl_message(ddl))
+
+    def _write_records(self, data: memoryview, *, more: bool) -> None:
+        if more:
+            self._pieces.append(bytes(data))
+        elif self._pieces:
+            record = b"".join([*self._pieces, data])
+            self._pieces = []
+            self._send(record[HEADER.size : -FOOTER.size])
+        else:
+            for _, message in split_records(data):
+                self._send(bytes(message))
+
+    def _send(self, message: bytes) -> None:
+        commit_ts = commit_ts_of(message)
+        if len(message) > self._options.max_message_bytes:
+            raise ApplyError(
+                f"{self.address}: the transaction at commit_ts {commit_ts} is a message of {len(message)} bytes,"
+                f" [kafka] max-message-bytes is {self._options.max_message_bytes}",
+                way_out="raise it, and max.message.bytes of the topic, or leave the transaction out: `sluice txn skip"
+                f" {commit_ts}`",
+            )
+        producer = self._connected()
+        doing = f"sending commit_ts {commit_ts} ({len(message)} bytes)"
+        try:
+            if not self._in_transaction:
+                producer.begin_transaction()
+                self._in_transaction = True
+            deadline = time.monotonic() + self._options.timeout_s
+            while True:
+                try:
+                    producer.produce(self._client.topic, message, partition=PARTITION, on_delivery=self._delivered)
+                    break
+                except BufferError:  # what is on the way must arrive first
+                    if time.monotonic() > deadline:
+                        raise KafkaUnavailableError(
+                            f"{self.address}, {doing}: nothing was taken for {self._options.timeout_s} s"
+                        ) from None
+                    producer.poll(0.05)
+            producer.poll(0)
+        except (KafkaException, SystemError) as error:
+            raise self._client.told(error_reason(producer, error), doing) from error
+        self._check_refused(doing)
+
+    def _make_durable(self, step: Step) -> None:
+        if self._in_transaction:
+            doing = f"committing through {step.commit_ts}"
+            producer = self._connected()
+            try:
+                left = producer.flush(self._options.timeout_s)
+                self._check_refused(doing)
+                if left:
+                    raise KafkaUnavailableError(
+                        f"{self.address}, {doing}: {left} messages were not taken in {self._options.timeout_s} s"
+                    )
+                producer.commit_transaction(self._options.timeout_s)
+            except (KafkaException, SystemError) as error:
+                self._check_refused(doing)
+                raise self._client.told(error_reason(producer, error), doing) from error
+            self._in_transaction = False
+
+    def _save(self, checkpoint: Checkpoint) -> None:
+        self._savepoint.save(checkpoint, self._client.topic if self._offset >= 0 else None, max(0, self._offset))
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._rejected = self._rejected or error
+        else:
+            self._offset = max(self._offset, int(message.offset() or 0))
+
+    def _check_refused(self, doing: str) -> None:
+        if self._rejected is not None:
+            raise self._client.told(error_reason(self._connected(), KafkaException(self._rejected)), doing)
+
+    def _connected(self) -> Producer:
+        if self._producer is None:
+            raise RuntimeError("recover() comes first")
+        return self._producer
+
+    def _commit_ts(self, offset: int, message: bytes) -> int:
+        try:
+            return commit_ts_of(message)
+        except ValueError as error:
+            raise ApplyError(
+                f"{self.address}: the message at offset {offset} is {error}: somebody else writes to this topic; give"
+                " Sluice one of its own"
+            ) from error
+
+    def _check_place(self, found: Savepoint | None, next_offset: int) -> None:
+        if found is None or found.place != self._client.topic:
+            return
+        # Kept messages may have been removed by age; their offsets are never used again.
+        if next_offset <= found.offset:
+            raise ApplyError(
+                f"{self.address} ends before offset {found.offset}, which was delivered by commitTS"
+                f" {found.checkpoint.commit_ts}: it was made anew, or lost messages. To go on at that commitTS all the"
+                f" same, remove the [sluice] part from the savepoint file {self._savepoint.path}; to send the topic's"
+                " content again, set an earlier commitTS there too"
+            )
+
+
+def savepoint_file(options: Kafka, cluster_id: int, job: str = "") -> SavepointFile:
+    """Where the checkpoint of a topic is kept."""
+    return SavepointFile(Path(options.savepoint).absolute(), cluster_id, job)
+
+
+def _client(options: Kafka, cluster_id: int) -> KafkaClient:
+    topic = options.topic or f"{cluster_id}_obinlog"
+    return KafkaClient(options, topic, f"sluice-{cluster_id}-{topic}")
+
+
+def sent_through(options: Kafka, cluster_id: int) -> int:
+    """The commit timestamp of the topic's last message, 0 if there is none. Raises as `is_unused`."""
+    last = _client(options, cluster_id).tail().last
+    return commit_ts_of(last[1]) if last is not None else 0
+
+
+def is_unused(options: Kafka, cluster_id: int) -> bool:
+    """Whether no message is in the topic; shuts nobody out. Raises KafkaUnavailableError, ApplyError."""
+    return _client(options, cluster_id).tail().last is None
+
+
+def is_same_topic(one: Kafka, other: Kafka, cluster_id: int) -> bool:
+    """Whether two sections mean one topic, whatever names the brokers have. Raises as `is_unused`."""
+    a, b = _client(one, cluster_id), _client(other, cluster_id)
+    return a.topic == b.topic and (one.brokers == other.brokers or a.brokers_id() == b.brokers_id())

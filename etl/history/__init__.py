@@ -1,0 +1,1 @@
+"""The past of the tables: kept, queried, searched, taken back."""

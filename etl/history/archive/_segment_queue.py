@@ -1,0 +1,162 @@
+"""The Spark job that makes a volume of windows: a row goes in, the volume as its entry in the catalogue comes out.
+Workers read the relay log and write the archive themselves; nothing of it passes through the JVM. Its files are durable
+when the job has ended, and mean nothing until the archive's catalogue names them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from sluice.etl.history.archive.plan import SegmentPlan
+from sluice.etl.history.archive.report import ArchivedSegment
+from sluice.etl.history.archive.worker import RESULT_SCHEMA, TASK_SCHEMA, BuildSegments, build_segment
+from sluice.etl.spark import session as spark_session
+from sluice.etl.spark.error_translation import ErrorTranslator
+from sluice.etl.spark.errors import SparkError, WorkerError
+from sluice.etl.spark.frame import TaskFrame
+from sluice.etl.spark.job import collect
+from sluice.etl.spark.session_target import SessionTarget
+from sluice.relay.archive import ArchiveSegment
+
+_JOB_TIMEOUT_S = 1800.0
+_ABANDON_TIMEOUT_S = 20.0
+
+
+class SegmentBuilder(Protocol):
+    """Where volumes are made."""
+
+    def connect(self) -> None:
+        """Be ready for `run`."""
+
+    def run(self, task: dict[str, Any]) -> Any:
+        """What becomes of a row: see `sluice.etl.history.archive.worker`. Threads may call it at once."""
+
+    def interrupt(self) -> None:
+        """End what is under way."""
+
+    def close(self) -> None:
+        """Let go of what `connect` has made; it can be called again."""
+
+
+WorkerFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""From rows to rows in RESULT_SCHEMA, one each, in a Spark worker."""
+
+
+class SparkSegmentBuilder:
+    """Runs jobs of one function on a Spark Connect server. Connects at the first use, and anew after the connection was
+    lost. Threads may run jobs at once.
+    """
+
+    def __init__(self, place: SessionTarget, function: WorkerFunction, tasks: pa.Schema = TASK_SCHEMA) -> None:
+        """`tasks`: the schema of its rows."""
+        self._place = place
+        self._function = function
+        self._tasks = tasks
+        self._connection: tuple[Any, TaskFrame] | None = None
+        self._errors = ErrorTranslator()
+
+    def connect(self) -> None:
+        """Have a session. Raises SparkUnavailableError."""
+        if self._connection is None:
+            spark = spark_session.connect(self._place)
+            self._connection = spark, TaskFrame(spark, self._function, self._tasks, RESULT_SCHEMA)
+
+    def run(self, task: dict[str, Any]) -> Any:
+        """What the function answers to a row. Raises SparkError, which a WorkerError is too."""
+        assert self._connection is not None
+        spark, frame = self._connection
+        with self._errors.translating():
+            rows = collect(spark, frame.of(pa.Table.from_pylist([task], self._tasks)), _JOB_TIMEOUT_S)
+        return json.loads(rows["result"][0].as_py())
+
+    def interrupt(self) -> None:
+        """End the jobs that are under way."""
+        if self._connection is not None:
+            with suppress(Exception):
+                self._connection[0].interruptAll()
+
+    def close(self) -> None:
+        """Let go of the session, which stays on the server; `connect` has another connection."""
+        if self._connection is not None:
+            spark_session.close(self._connection[0])
+            self._connection = None
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltSegment:
+    """A volume whose files are written, and that no catalogue names yet. `stages_ms`: job until its result was taken
+    up; within it what the worker says of itself.
+    """
+
+    plan: SegmentPlan
+    volume: ArchiveSegment
+    stages_ms: dict[str, float]
+
+    def report(self, append_ms: float) -> ArchivedSegment:
+        """What to say of it now that the catalogue names it."""
+        volume, stages = self.volume, dict(self.stages_ms)
+        stages["spark"] = 2 * stages["job"] - sum(stages.values())
+        lake = sum(file.bytes for file in volume.lake)
+        return ArchivedSegment(
+            volume.lo, volume.hi, len(self.plan.windows), volume.transactions, volume.changes, volume.binlog_bytes,
+            volume.bytes - lake, lake, stages | {"append": append_ms},
+        )  # fmt: skip
+
+
+class SegmentQueue:
+    """Volumes that Spark's workers are making, several at once, and taken up in order. Those in which nothing was
+    committed are made here: they cost less than a job.
+    """
+
+    def __init__(self, jobs: SegmentBuilder, work: BuildSegments, at_once: int) -> None:
+        self._jobs = jobs
+        self._work = work
+        self._max_running = at_once
+        self._threads = ThreadPoolExecutor(at_once, thread_name_prefix="archive-job")
+        self._running: deque[tuple[SegmentPlan, float, Future[Any]]] = deque()
+
+    def submit(self, plans: Iterator[SegmentPlan], begin: Callable[[SegmentPlan], str]) -> None:
+        """Have as many under way as may be. `begin` gives each a token that no other has had."""
+        while len(self._running) < self._max_running and (plan := next(plans, None)) is not None:
+            if not plan.is_quiet:
+                self._jobs.connect()
+            task = {"token": begin(plan), "records": plan.records, "binlog_bytes": plan.bytes}
+            run = self._run_locally if plan.is_quiet else self._jobs.run
+            self._running.append((plan, time.perf_counter(), self._threads.submit(run, task)))
+
+    def _run_locally(self, task: dict[str, Any]) -> Any:
+        return build_segment(self._work, task, task["token"])
+
+    def take(self) -> BuiltSegment | None:
+        """Wait for the first and take it up; None if none is under way. Raises as ArchiveJobs.run."""
+        if not self._running:
+            return None
+        plan, began, running = self._running[0]
+        answer = running.result()
+        self._running.popleft()
+        job = {"job": (time.perf_counter() - began) * 1000}
+        return BuiltSegment(plan, ArchiveSegment.from_json(answer["volume"]), job | answer["stages_ms"])
+
+    def abandon(self, error: BaseException | None = None) -> None:
+        """Stop what is under way; after an `error` of Spark itself the session is let go of, too."""
+        if self._running:
+            self._jobs.interrupt()
+            wait([running for _, _, running in self._running], timeout=_ABANDON_TIMEOUT_S)
+            self._running.clear()
+        if isinstance(error, SparkError) and not isinstance(error, WorkerError):
+            self._jobs.close()
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.abandon()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._jobs.close()

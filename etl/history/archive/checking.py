@@ -1,0 +1,109 @@
+"""Whether all of an archive can be read, tried by reading it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sluice.etl.history.archive._segment_queue import SegmentBuilder, SparkSegmentBuilder
+from sluice.etl.history.archive.verifying import TASK_SCHEMA, ReadSegments
+from sluice.etl.settings import Settings
+from sluice.etl.spark.session_target import SessionTarget
+from sluice.relay import RelayGapError
+from sluice.relay.archive import Archive, ArchiveSegment
+
+__all__ = ["CheckSummary", "check"]
+
+log = logging.getLogger("sluice.archive")
+
+ROLE = "archive-check"
+
+
+@dataclass(slots=True)
+class CheckSummary:
+    """What was read, and what is wrong: a line each, which names a file. `lo`, `hi`: the range (TSO)."""
+
+    lo: int = 0
+    hi: int = 0
+    volumes: int = 0
+    files: int = 0
+    bytes: int = 0
+    changes: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+    def add(self, volume: ArchiveSegment, problems: list[str]) -> None:
+        self.lo = self.lo or volume.lo
+        self.hi = volume.hi
+        self.volumes += 1
+        self.files += len(volume.files)
+        self.bytes += volume.bytes
+        self.changes += volume.changes
+        self.problems += problems
+
+
+OnRead = Callable[[CheckSummary], None]
+"""Told of each volume that has been read, what was found so far."""
+
+
+def check(
+    settings: Settings,
+    from_ts: int = 0,
+    to_ts: int | None = None,
+    *,
+    on_volume: OnRead | None = None,
+    jobs: SegmentBuilder | None = None,
+) -> CheckSummary:
+    """Read every file of the volumes with commits in (from_ts, to_ts] (TSO; None: through the end), in Spark's workers,
+    and compare it with its checksums and the catalogue. A hole in the chain is a problem, too, and what lies behind it
+    is not read. `jobs`: where it is read, by default on Spark. Raises relay errors for a catalogue that can't be read,
+    SparkError.
+    """
+    summary = CheckSummary()
+    work = ReadSegments(settings.archive_url)
+    role = f"{ROLE} {secrets.token_hex(6)}"  # a session of its own: another check's jobs go on
+    jobs = jobs or SparkSegmentBuilder(
+        SessionTarget(settings.spark, role, settings.archive_url), work, tasks=TASK_SCHEMA
+    )
+    with contextlib.closing(jobs), ThreadPoolExecutor(settings.archive.worker_count) as threads:
+        volumes = _chain(Archive.open(settings.archive_url), from_ts, to_ts, summary)
+        running: deque[tuple[ArchiveSegment, Future[list[str]]]] = deque()
+        for volume in volumes:
+            jobs.connect()
+            running.append((volume, threads.submit(jobs.run, {"volume": json.dumps(volume.to_json())})))
+            if len(running) > 2 * settings.archive.worker_count:
+                _collect_results(running, summary, on_volume)
+        while running:
+            _collect_results(running, summary, on_volume)
+    return summary
+
+
+def _collect_results(
+    running: deque[tuple[ArchiveSegment, Future[list[str]]]], summary: CheckSummary, on_volume: OnRead | None
+) -> None:
+    volume, answer = running.popleft()
+    summary.add(volume, answer.result())
+    if on_volume is not None:
+        on_volume(summary)
+
+
+def _chain(archive: Archive, from_ts: int, to_ts: int | None, summary: CheckSummary) -> Iterator[ArchiveSegment]:
+    if from_ts == 0 and (missing := archive.missing_before()):
+        summary.problems.append(missing)
+    try:
+        for volume in archive.chain(from_ts):
+            if to_ts is not None and volume.lo >= to_ts:
+                return
+            yield volume
+    except RelayGapError as error:
+        summary.problems.append(str(error))

@@ -1,0 +1,81 @@
+"""Which volumes of a day are compacted together.
+
+A day of passes every minute has more than a thousand small volumes, each with a file for every table that was changed.
+Eight neighbours of about the same size become one, and eight of these again, so what is written is rewritten three or
+four times in all, and a day never has more than some forty. When the day is over, what is left of it becomes as few as
+the largest size allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sluice.relay.archive import ArchiveSegment
+
+__all__ = ["LARGE_BYTES", "MAX_SEGMENT_BYTES", "compaction_groups"]
+
+MAX_SEGMENT_BYTES = 512 * 2**20
+"""No log file becomes larger by being compacted."""
+LARGE_BYTES = 256 * 2**20
+"""A volume whose log file is as large stays as it is."""
+_TIER_FACTOR = 8
+_SMALL_BYTES = 256 * 2**10
+
+
+def compaction_groups(volumes: Sequence[ArchiveSegment], *, is_over: bool) -> list[list[ArchiveSegment]]:
+    """Neighbours among the volumes of a day (ascending) that are to become one each; at least two each. `is_over`: no
+    more will come.
+    """
+    if is_over:
+        found = _pack_run(volumes)
+        return [group for group in found if len(group) > 1 and min(map(_size, group)) < LARGE_BYTES]
+    for tier in range(_tier(LARGE_BYTES) + 1):
+        found = [group for run in _runs(volumes, tier) for group in _pack_run(run) if _is_enough(group, tier)]
+        if found:
+            return found
+    return []
+
+
+def _is_enough(group: Sequence[ArchiveSegment], tier: int) -> bool:
+    """Whether it is worth writing them again: eight of this tier, or one large volume comes of them."""
+    alike = sum(_tier(_size(volume)) == tier for volume in group)
+    return alike >= _TIER_FACTOR or (len(group) > 1 and sum(map(_size, group)) >= LARGE_BYTES)
+
+
+def _size(volume: ArchiveSegment) -> int:
+    return volume.log.bytes if volume.log is not None else 0
+
+
+def _tier(size: int) -> int:
+    """How often eight of the smallest have become one."""
+    tier = 0
+    while size > _SMALL_BYTES:
+        size //= _TIER_FACTOR
+        tier += 1
+    return tier
+
+
+def _runs(volumes: Sequence[ArchiveSegment], tier: int) -> Iterator[list[ArchiveSegment]]:
+    """Neighbours of this tier or below."""
+    run: list[ArchiveSegment] = []
+    for volume in volumes:
+        if _tier(_size(volume)) <= tier and _size(volume) < LARGE_BYTES:
+            run.append(volume)
+        elif run:
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+def _pack_run(run: Sequence[ArchiveSegment]) -> list[list[ArchiveSegment]]:
+    """Neighbours put together as long as they fit."""
+    found: list[list[ArchiveSegment]] = []
+    held = 0
+    for volume in run:
+        if not found or held + _size(volume) > MAX_SEGMENT_BYTES:
+            found.append([])
+            held = 0
+        found[-1].append(volume)
+        held += _size(volume)
+    return found

@@ -1,0 +1,28 @@
+"""What can go wrong with archiving, beside what the relay log and Spark say."""
+
+from __future__ import annotations
+
+from sluice.errors import RequestError, SluiceError
+
+__all__ = ["ArchiveGapError", "NotYetLandedError", "OtherClusterError"]
+
+
+class NotYetLandedError(RequestError):
+    """What is to be archived isn't in the relay log yet."""
+
+    way_out = "wait until landing has come so far (`sluice status`), or name an earlier moment"
+
+
+class ArchiveGapError(SluiceError):
+    """Windows that follow the archive's end are in the relay log no longer."""
+
+    way_out = (
+        "bring the relay log's files back from a copy; or give [archive] url another place, where an archive begins"
+        " anew with what the relay log has, and make a base: the old one stays readable"
+    )
+
+
+class OtherClusterError(SluiceError):
+    """The archive keeps another cluster's past."""
+
+    way_out = "give [archive] url a place of its own for each cluster"

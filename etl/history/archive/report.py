@@ -1,0 +1,91 @@
+"""What archiving says of itself: per volume, per pass, and in a line every few seconds."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+log = logging.getLogger("sluice.archive")
+
+_PROGRESS_INTERVAL_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedSegment:
+    """A volume that the archive has now. `read_bytes` of the relay log's parts; `log_bytes` and `lake_bytes` of what
+    they became, the windows' records among the former. `stages_ms`: job (the Spark job until its result was taken up)
+    and append; within the job what its worker says of itself, and spark, what is left.
+    """
+
+    lo: int
+    hi: int
+    windows: int
+    transactions: int
+    changes: int
+    read_bytes: int
+    log_bytes: int
+    lake_bytes: int
+    stages_ms: dict[str, float]
+
+
+@dataclass(slots=True)
+class ArchiveSummary:
+    """What a pass did, or several. `hi`: everything through this TSO is archived; `stages_ms` summed up."""
+
+    hi: int = 0
+    volumes: int = 0
+    windows: int = 0
+    transactions: int = 0
+    changes: int = 0
+    read_bytes: int = 0
+    log_bytes: int = 0
+    lake_bytes: int = 0
+    retries: int = 0
+    stages_ms: dict[str, float] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+    def add(self, volume: ArchivedSegment) -> None:
+        self.hi = volume.hi
+        self.volumes += 1
+        for name in ("windows", "transactions", "changes", "read_bytes", "log_bytes", "lake_bytes"):
+            setattr(self, name, getattr(self, name) + getattr(volume, name))
+        for stage, ms in volume.stages_ms.items():
+            self.stages_ms[stage] = round(self.stages_ms.get(stage, 0.0) + ms, 3)
+
+
+class ArchiveProgressLog:
+    """A line every few seconds: what was archived since the last one."""
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._since = time.monotonic()
+        self._part = ArchiveSummary()
+
+    def add(self, volume: ArchivedSegment) -> None:
+        self._part.add(volume)
+
+    def say(self, *, last: bool = False) -> None:
+        seconds = time.monotonic() - self._since
+        part = self._part
+        if seconds < _PROGRESS_INTERVAL_S and not (last and part.volumes):
+            return
+        if part.volumes:
+            log.info(
+                "archived volumes=%d windows=%d transactions=%d changes=%d changes_per_s=%.0f read_bytes=%d"
+                " log_bytes=%d lake_bytes=%d hi=%d",
+                part.volumes, part.windows, part.transactions, part.changes, part.changes / max(seconds, 1e-3),
+                part.read_bytes, part.log_bytes, part.lake_bytes, part.hi,
+            )  # fmt: skip
+        self._begin()
+
+
+def ms_since(began: float) -> float:
+    """Since a time on the clock of time.perf_counter."""
+    return (time.perf_counter() - began) * 1000

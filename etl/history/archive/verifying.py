@@ -1,0 +1,88 @@
+"""What Spark's Python workers do to check an archive: read a volume whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import google_crc32c
+import pyarrow as pa
+
+from sluice.etl.history.archive.worker import RESULT_SCHEMA
+from sluice.etl.spark.errors import report_to_client
+from sluice.etl.spark.worker_tuning import freeze_gc
+from sluice.relay import RelayError
+from sluice.relay.archive import ArchiveLog, ArchiveSegment, LakeFile
+from sluice.relay.part import part_batches
+from sluice.relay.storage import Storage
+
+TASK_SCHEMA = pa.schema([("volume", pa.string())])
+_READ_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSegments:
+    """Runs in Spark's Python workers: reads the volumes of its rows, which are in TASK_SCHEMA, and yields for each a
+    row in RESULT_SCHEMA: a JSON list of what is wrong with it.
+    """
+
+    archive_url: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with report_to_client():
+            for batch in batches:
+                for text in batch.column(0).to_pylist():
+                    found = segment_problems(
+                        ArchiveLog.open(self.archive_url), ArchiveSegment.from_json(json.loads(text))
+                    )
+                    yield pa.record_batch([pa.array([json.dumps(found)])], schema=RESULT_SCHEMA)
+        freeze_gc()
+
+
+def segment_problems(archive: ArchiveLog, volume: ArchiveSegment) -> list[str]:
+    """What is wrong with a volume: each line names a file. Raises OSError for a store that can't be reached."""
+    found = [wrong for file in volume.lake if (wrong := _lake_file_problem(archive.storage, file))]
+    try:
+        found += _log_problems(archive, volume)
+    except RelayError as error:
+        found.append(str(error))
+    return found
+
+
+def _log_problems(archive: ArchiveLog, volume: ArchiveSegment) -> Iterator[str]:
+    """Every change is read and checked, and counted."""
+    changes = transactions = 0
+    tables: dict[int, int] = {}
+    for window in archive.windows(volume.lo, volume.hi):
+        transactions += window.transactions
+        for part in window.parts:
+            for batch in part_batches(archive.storage, part):
+                changes += batch.num_rows
+                for entry in batch["table_id"].value_counts():
+                    table_id = entry["values"].as_py()
+                    tables[table_id] = tables.get(table_id, 0) + entry["counts"].as_py()
+    for what, there, noted in (
+        ("row changes", changes, volume.changes),
+        ("transactions", transactions, volume.transactions),
+        ("changes by table", tables, dict(volume.tables)),
+    ):
+        if there != noted:
+            yield f"{archive.url}/{volume.index.path}: {there} {what}, the catalogue says {noted}"
+
+
+def _lake_file_problem(storage: Storage, file: LakeFile) -> str:
+    where = f"{storage.url}/{file.path}"
+    crc = size = 0
+    try:
+        with storage.open(file.path) as opened:
+            while data := opened.read(_READ_BYTES):
+                crc = google_crc32c.extend(crc, data)
+                size += len(data)
+    except FileNotFoundError:
+        return f"{where}: the file is missing"
+    if (size, crc) != (file.bytes, file.crc32c):
+        return (
+            f"{where}: {size} bytes with CRC-32C {crc:#010x}, the catalogue says {file.bytes} with {file.crc32c:#010x}"
+        )
+    return ""

@@ -1,0 +1,99 @@
+"""What is made of a bucket's rows where they were computed, so that no more than that travels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+from sluice.etl.copy.snapshot_files import write_files
+from sluice.etl.history.as_of.bucket import Results
+from sluice.etl.history.as_of.diff import diff_rows
+from sluice.etl.history.as_of.fingerprint import fingerprint
+from sluice.etl.history.as_of.lineage import TableGroup
+from sluice.relay.storage import open_storage
+
+_CHUNK_ROWS = 20_000
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
+
+
+class AggregateResult(NamedTuple):
+    """Something about a table (`schema.table`) at a moment (TSO)."""
+
+    moment: int
+    name: str
+    payload: bytes
+
+
+class Aggregation(Protocol):
+    """Makes results of the rows of one bucket."""
+
+    def __call__(self, family: TableGroup, found: Results) -> Iterator[AggregateResult]: ...
+
+
+class CollectRows:
+    """The rows themselves, as Arrow IPC streams."""
+
+    def __call__(self, family: TableGroup, found: Results) -> Iterator[AggregateResult]:
+        for (moment, name), rows in found.items():
+            for first in range(0, rows.num_rows, _CHUNK_ROWS):
+                yield AggregateResult(moment, name, to_ipc(rows.slice(first, _CHUNK_ROWS)))
+
+
+class CollectFingerprints:
+    """Fingerprints, as JSON."""
+
+    def __call__(self, family: TableGroup, found: Results) -> Iterator[AggregateResult]:
+        for (moment, name), rows in found.items():
+            table = family.version_at(moment, name).table
+            yield AggregateResult(moment, name, json.dumps(fingerprint(table, [rows]).to_json()).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSnapshotFiles:
+    """The rows as files of a base, below `folder` of the archive at `url`; what comes back is each file as JSON."""
+
+    url: str
+    folder: str
+
+    def __call__(self, family: TableGroup, found: Results) -> Iterator[AggregateResult]:
+        storage = open_storage(self.url)
+        for (moment, name), rows in found.items():
+            table = family.version_at(moment, name).table
+            held = [c.name for c in table.stored_columns if c.name in rows.column_names]
+            batches = rows.select(held).to_batches(_CHUNK_ROWS)
+            for file in write_files(storage, f"{self.folder}/{table.id}", table, batches):
+                yield AggregateResult(moment, name, json.dumps(file.to_json()).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class CollectDiff:
+    """What is different at a moment from what was at an earlier one, see `sluice.etl.history.as_of.diff`, as Arrow IPC
+    streams.
+    """
+
+    earlier: int
+    later: int
+
+    def __call__(self, family: TableGroup, found: Results) -> Iterator[AggregateResult]:
+        for name in family.results[self.later].keys() & family.results[self.earlier].keys():
+            before, after = (family.version_at(moment, name) for moment in (self.earlier, self.later))
+            rows = diff_rows(before, found[self.earlier, name], after, found[self.later, name])
+            for first in range(0, rows.num_rows, _CHUNK_ROWS):
+                yield AggregateResult(self.later, name, to_ipc(rows.slice(first, _CHUNK_ROWS)))
+
+
+def to_ipc(rows: pa.Table) -> bytes:
+    """An Arrow IPC stream; `from_ipc` is the inverse."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=_OPTIONS) as writer:
+        writer.write_table(rows)
+    return bytes(sink.getvalue())
+
+
+def from_ipc(payload: bytes) -> list[pa.RecordBatch]:
+    """Record batches."""
+    return list(pa.ipc.open_stream(payload))

@@ -1,0 +1,192 @@
+"""Tables of the past: as of a moment, or what became different between two, from the archive and its bases."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from sluice.etl.copy.snapshot_source import SnapshotSource
+from sluice.etl.history.archive import archive_through
+from sluice.etl.history.as_of.advance import schema
+from sluice.etl.history.as_of.aggregations import (
+    AggregateResult,
+    Aggregation,
+    CollectDiff,
+    CollectFingerprints,
+    CollectRows,
+    WriteSnapshotFiles,
+    from_ipc,
+)
+from sluice.etl.history.as_of.by_spark import SparkExecution
+from sluice.etl.history.as_of.diff import diff_schema
+from sluice.etl.history.as_of.fingerprint import Fingerprint
+from sluice.etl.history.as_of.hash_partitions import CollectPartRows, CollectPartSums, PartSums
+from sluice.etl.history.as_of.plan import TimeTravelPlan
+from sluice.etl.history.as_of.planning import SnapshotStart
+from sluice.etl.history.as_of.query_planner import AsOfTable, PlannedQuery, plan_query
+from sluice.etl.settings import Settings
+from sluice.relay.archive import Archive, Pin, Pins, SnapshotFile
+from sluice.tidb import tso
+
+PlanExecutor = Callable[[TimeTravelPlan, Aggregation], Iterator[AggregateResult]]
+"""Where a plan is carried out: `SparkExecution`, or `sluice.etl.history.as_of.by_spark.run_locally`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeTravelQuery:
+    """What `tables_as_of` and `differences_between` give: nothing is read before one of the methods is called, each of
+    which computes anew. They raise AsOfError, relay errors, RemovedError, SparkError.
+    """
+
+    archive_url: str
+    asked: PlannedQuery
+    bases: tuple[str, ...]
+    run: PlanExecutor
+    moments: tuple[int, ...]
+
+    @property
+    def tables(self) -> Mapping[str, AsOfTable]:
+        """At the (later) moment, by `schema.table`."""
+        return self.asked.tables[self.moments[-1]]
+
+    @property
+    def skipped(self) -> tuple[int, ...]:
+        """Commit timestamps of transactions that are left out, since operators had them left out."""
+        return self.asked.skipped
+
+    def rows(self) -> Generator[tuple[str, pa.RecordBatch], None, None]:
+        """Chunks of rows with their table's name, in no order: the stored columns but those left out, in types and
+        texts of `sluice.tidb.rows.arrow_schema`. There is no chunk of a table without rows.
+        """
+        for result in self._results(CollectRows()):
+            for batch in from_ipc(result.payload):
+                yield result.name, batch
+
+    def fingerprints(self) -> dict[str, Fingerprint]:
+        """Of each table's rows."""
+        found = dict.fromkeys(self.tables, Fingerprint())
+        for result in self._results(CollectFingerprints()):
+            found[result.name] += Fingerprint.from_json(json.loads(result.payload))
+        return found
+
+    def part_sums(self, parts: int) -> dict[str, PartSums]:
+        """Of each table in so many parts, see `sluice.etl.history.as_of.hash_partitions`."""
+        found = {name: PartSums(parts) for name in self.tables}
+        for result in self._results(CollectPartSums(parts)):
+            found[result.name].add_all(PartSums.from_json(json.loads(result.payload)))
+        return found
+
+    def part_rows(
+        self, parts: int, wanted: Mapping[str, Sequence[int]]
+    ) -> Generator[tuple[str, pa.RecordBatch], None, None]:
+        """The rows of some parts of some tables, with their table's name: `compared_columns`, in no order."""
+        for result in self._results(CollectPartRows(parts, wanted)):
+            for batch in from_ipc(result.payload):
+                yield result.name, batch
+
+    def files(
+        self, folder: str, on_file: Callable[[str, SnapshotFile], None] = lambda name, file: None
+    ) -> dict[str, list[SnapshotFile]]:
+        """The rows as files of a base, written by Spark's workers below `folder` of the archive, by table. `on_file` is
+        called with each one's table as it comes.
+        """
+        found: dict[str, list[SnapshotFile]] = {name: [] for name in self.tables}
+        for result in self._results(WriteSnapshotFiles(self.archive_url, folder)):
+            file = SnapshotFile.from_json(json.loads(result.payload))
+            found[result.name].append(file)
+            on_file(result.name, file)
+        return found
+
+    def differences(self) -> Generator[tuple[str, pa.RecordBatch], None, None]:
+        """What became different between the two moments, by table, see `sluice.etl.history.as_of.diff`; of tables that
+        there are at
+        both, under one name.
+        """
+        for result in self._results(CollectDiff(*self.moments)):
+            for batch in from_ipc(result.payload):
+                yield result.name, batch
+
+    def diff_schemas(self) -> dict[str, pa.Schema]:
+        """The columns of `differences`, by table."""
+        earlier, later = (self.asked.versions[moment] for moment in self.moments)
+        return {name: diff_schema(earlier[name], later[name]) for name in later if name in earlier}
+
+    def row_schemas(self) -> dict[str, pa.Schema]:
+        """The columns of `rows`, by table."""
+        return {name: schema(version.columns) for name, version in self.asked.versions[self.moments[-1]].items()}
+
+    def _results(self, finish: Aggregation) -> Generator[AggregateResult, None, None]:
+        with self.held():
+            for plan in self.asked.plans:
+                yield from (result for result in self.run(plan, finish) if result.moment == self.moments[-1])
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """What is read stays in the archive meanwhile."""
+        archive = Archive.open(self.archive_url)
+        last, holds = archive.last(), Pins(archive.storage)
+        what = f"`sluice as-of` {tso.text(self.moments[-1])}"
+        hold = Pin(what, self.asked.start_ts, self.bases, archive_ts=last.hi if last is not None else 0)
+        with holds.held(f"as-of-{secrets.token_hex(6)}", hold):
+            yield
+
+
+def tables_as_of(
+    settings: Settings,
+    ts: int,
+    tables: Sequence[str],
+    *,
+    ignored: Collection[int] = (),
+    run: PlanExecutor | None = None,
+) -> TimeTravelQuery:
+    """Tables (`schema.table` then, also with * and ?) as of `ts` (TSO): every transaction committed through it, and no
+    other. What is landed and not archived yet is archived first.
+
+    `ignored`: commit timestamps of transactions to be left out. `run`: `SparkExecution` unless something else is given.
+    Raises AsOfError with the table and what hinders, errors of `sluice.etl.history.archive.archive_through`, relay
+    errors.
+    """
+    return _build_query(settings, (ts,), tables, ignored, run)
+
+
+def differences_between(
+    settings: Settings, earlier: int, later: int, tables: Sequence[str], *, run: PlanExecutor | None = None
+) -> TimeTravelQuery:
+    """For `TimeTravelQuery.differences` between two moments (TSO); see `tables_as_of`."""
+    return _build_query(settings, (earlier, later), tables, (), run)
+
+
+def _build_query(
+    settings: Settings,
+    moments: tuple[int, ...],
+    tables: Sequence[str],
+    ignored: Collection[int],
+    run: PlanExecutor | None,
+) -> TimeTravelQuery:
+    url = settings.archive_url
+    archive = Archive.open(url)
+    last = archive.last()
+    if last is None or last.hi < moments[-1]:
+        archive_through(settings, moments[-1])
+    ids: dict[int, str] = {}
+    asked = plan_query(archive.log, _bases(archive, moments[0], ids), moments, tables, ignored)
+    used = tuple(ids[ts] for ts in asked.bases)
+    return TimeTravelQuery(url, asked, used, run or SparkExecution(settings.spark, url), moments)
+
+
+def _bases(archive: Archive, moment: int, ids: dict[int, str]) -> Iterator[SnapshotStart]:
+    """The bases at or before a moment, from the newest to the oldest; `ids` learns which they are, by timestamp."""
+    while (base := archive.bases.latest(moment)) is not None:
+        source = SnapshotSource.from_snapshot(archive.url, base)
+        tables = {table.id: table for table in source.definitions().tables if table.is_base_table}
+        ids[base.ts] = base.id
+        yield SnapshotStart(base.ts, tables, source)
+        moment = base.ts - 1
+
+
+__all__ = ["PlanExecutor", "TimeTravelQuery", "differences_between", "tables_as_of"]

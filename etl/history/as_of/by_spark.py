@@ -1,0 +1,91 @@
+"""A plan by Spark: workers read portions of the log and chunks of the base and deal rows to buckets, others bring each
+bucket through changes and DDL. Nothing but what `Aggregation` makes of the rows comes back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from sluice.etl.history.as_of.aggregations import AggregateResult, Aggregation
+from sluice.etl.history.as_of.bucket import ShufflePiece
+from sluice.etl.history.as_of.errors import AsOfError
+from sluice.etl.history.as_of.plan import PIECES, TimeTravelPlan
+from sluice.etl.history.as_of.shuffle import shuffle_pieces
+from sluice.etl.history.as_of.worker import ERROR_MARK, Aggregate, Shuffle, bucket_results, rows_of
+from sluice.etl.settings import Spark
+from sluice.etl.spark import session as spark_session
+from sluice.etl.spark.error_translation import ErrorTranslator
+from sluice.etl.spark.errors import WorkerError
+from sluice.etl.spark.frame import TaskFrame
+from sluice.etl.spark.job import stream
+from sluice.etl.spark.remote_workers import wrap_for_workers
+from sluice.etl.spark.session_target import SessionTarget
+
+TASKS = pa.schema([pa.field("number", pa.int32())])
+_ORDER = ("bucket", "step", "table_id", "task", "number")
+_JOB_TIMEOUT_S = 3600.0
+
+
+class SparkExecution:
+    """Runs plans on a Spark Connect server."""
+
+    def __init__(self, server: Spark, archive_url: str) -> None:
+        # A session of its own: two that share one would end each other's jobs.
+        self._place = SessionTarget(server, f"as-of {secrets.token_hex(6)}", archive_url)
+
+    def __call__(self, plan: TimeTravelPlan, finish: Aggregation) -> Iterator[AggregateResult]:
+        """Results as they come. Raises AsOfError, SparkError."""
+        with restored_errors(), ErrorTranslator().translating():
+            spark = spark_session.connect(self._place)
+            try:
+                compute = wrap_for_workers(spark, Aggregate(replace(plan, tasks=()), finish))
+                computed = ordered_pieces(spark, plan).mapInArrow(compute, RESULT_TYPES)
+                for batch in stream(spark, computed, _JOB_TIMEOUT_S):
+                    for row in batch.to_pylist():
+                        yield AggregateResult(**row)
+            finally:
+                with contextlib.suppress(Exception):  # whoever asked may have had enough
+                    spark.interruptAll()
+                spark_session.close(spark)
+
+
+def ordered_pieces(spark: Any, plan: TimeTravelPlan) -> Any:
+    """The frame of a plan's pieces, each bucket's together and in order."""
+    tasks = pa.table({"number": pa.array(range(len(plan.tasks)), pa.int32())}, schema=TASKS)
+    dealt = TaskFrame(spark, Shuffle(plan), TASKS, PIECES).of(tasks)
+    return dealt.repartition(plan.buckets, "bucket").sortWithinPartitions(*_ORDER)
+
+
+@contextlib.contextmanager
+def restored_errors() -> Iterator[None]:
+    """An AsOfError that left a worker is one again."""
+    try:
+        yield
+    except WorkerError as error:
+        if not str(error).startswith(ERROR_MARK):
+            raise
+        raise AsOfError(str(error).removeprefix(ERROR_MARK), way_out=error.way_out) from error
+
+
+RESULT_TYPES = "moment long, name string, payload binary"
+
+
+def run_locally(plan: TimeTravelPlan, finish: Aggregation) -> Iterator[AggregateResult]:
+    """The same in this process, without Spark: for tests, and where there is little."""
+    found: dict[int, list[ShufflePiece]] = {}
+    for number in range(len(plan.tasks)):
+        for batch in shuffle_pieces(plan, number):
+            for piece in rows_of(batch):
+                found.setdefault(piece.bucket, []).append(piece)
+    for bucket, own in sorted(found.items()):
+        yield from bucket_results(plan, bucket, iter(sorted(own, key=_rank)), finish)
+
+
+def _rank(piece: ShufflePiece) -> tuple[int, ...]:
+    return piece.step, piece.table_id, piece.task, piece.number

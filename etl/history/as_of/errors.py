@@ -1,0 +1,14 @@
+"""What is said where a table as of a moment can't be told."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from sluice.errors import SluiceError
+
+
+class AsOfError(SluiceError):
+    """A table as of a moment that can't be computed exactly; names the table, and where it ends."""
+
+    way_out = "ask for another moment, or begin with a base that was made after it: `sluice base make`"
+    exit_code: ClassVar[int] = 1

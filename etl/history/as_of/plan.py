@@ -1,0 +1,121 @@
+"""What is to be read, and by whom: made once, sent to every worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.etl.history.as_of.lineage import TableGroup
+from sluice.etl.history.as_of.row_bytes import row_bytes
+from sluice.etl.history.as_of.versions import TableVersion
+from sluice.relay import Part
+from sluice.tidb.ddl_job import FinishedRowMove
+
+PIECES = pa.schema(
+    [
+        pa.field("bucket", pa.int32()),
+        pa.field("step", pa.int32()),
+        pa.field("table_id", pa.int64()),
+        pa.field("task", pa.int32()),
+        pa.field("number", pa.int32()),
+        pa.field("rows", pa.binary()),
+    ]
+)
+"""Rows on their way to their bucket: an Arrow IPC stream of some of a base's rows, or of changed images. In a bucket
+they count in the order of `step`, task and number."""
+SNAPSHOT_STEP = -1
+
+
+def step_of(stretch: int) -> int:
+    """The step of changes between two breaks; the next one is that of rows which DDL at the second break keeps."""
+    return 2 * stretch
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRows:
+    """A chunk of a base's rows."""
+
+    table_id: int
+    chunk: Mapping[str, Any]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowParts:
+    """Changes of a window that may be about wanted tables."""
+
+    parts: tuple[Part, ...]
+    moved: tuple[FinishedRowMove, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WindowChanges:
+    """What windows that follow one another hold after `after_ts` through `until_ts` (TSO)."""
+
+    windows: tuple[WindowParts, ...]
+    after_ts: int
+    until_ts: int
+    counted: tuple[tuple[int, int, tuple[WindowParts, ...]], ...] = ()
+    """For DDL before the first of them that emptied partitions, by job: what came behind a TSO, in which windows."""
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSurvivors:
+    """Changes before a DDL that drops partitions, some of which made rows that stay."""
+
+    commit_ts: int
+    windows: tuple[WindowParts, ...]
+    bytes: int = 0
+
+
+ReadTask = SnapshotRows | WindowChanges | PartitionSurvivors
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBuckets:
+    """A family's part of the buckets."""
+
+    family: TableGroup
+    first: int
+    count: int
+
+    def of(self, version: TableVersion, arrays: Mapping[str, pa.Array], rows: int) -> np.ndarray:
+        """The bucket of each row."""
+        if self.count == 1:
+            return np.full(rows, self.first, np.int32)
+        by_name = {column.name: column for column in version.columns}
+        keys = row_bytes([by_name[name] for name in version.dealt_by], arrays).to_pylist()
+        return np.fromiter((crc32(key) for key in keys), np.int64, rows) % self.count + self.first
+
+
+@dataclass(frozen=True, slots=True)
+class TimeTravelPlan:
+    """Tables as of some moments, and everything they are computed from."""
+
+    log_url: str
+    base: Mapping[str, Any] | None
+    """What opens the base as a source of a copy; None where nothing is read of one."""
+    families: tuple[GroupBuckets, ...]
+    tasks: tuple[ReadTask, ...]
+    ignored: frozenset[int] = frozenset()
+    """Commit timestamps of transactions that are left out."""
+    by_table: Mapping[int, GroupBuckets] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        found = {table_id: one for one in self.families for table_id in one.family.ids}
+        object.__setattr__(self, "by_table", found)
+
+    @property
+    def buckets(self) -> int:
+        """How many there are in all."""
+        return sum(one.count for one in self.families)
+
+    def family_of(self, bucket: int) -> GroupBuckets:
+        """Whose a bucket is."""
+        return next(one for one in self.families if one.first <= bucket < one.first + one.count)

@@ -1,0 +1,134 @@
+"""What is asked for becomes a plan: from the newest base that helps, or from where tables begin in the log."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sluice.etl.history.as_of.errors import AsOfError
+from sluice.etl.history.as_of.history import read_history
+from sluice.etl.history.as_of.lineage import StartTooLateError, table_groups
+from sluice.etl.history.as_of.plan import TimeTravelPlan
+from sluice.etl.history.as_of.planning import SnapshotStart, make_time_travel_plan
+from sluice.etl.history.as_of.versions import TableVersion
+from sluice.relay import WindowLog
+from sluice.relay.archive import ArchiveLog
+from sluice.tidb import tso
+from sluice.tidb.schema import Table
+from sluice.tidb.table_name import exactly
+
+
+@dataclass(frozen=True, slots=True)
+class AsOfTable:
+    """A table as it was at a moment: its definition, and `left_out`, stored generated columns whose values nothing
+    tells, as the base doesn't hold what a database computes itself.
+    """
+
+    table: Table
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedQuery:
+    """What is to be computed."""
+
+    plans: tuple[TimeTravelPlan, ...]
+    """One for each base that tables begin with, and one for those that begin in the log."""
+    tables: Mapping[int, Mapping[str, AsOfTable]]
+    """By moment (TSO) and name."""
+    versions: Mapping[int, Mapping[str, TableVersion]]
+    """The same, with what the columns are."""
+    start_ts: int
+    """Where the log is read from (TSO)."""
+    bases: tuple[int, ...] = ()
+    """The timestamps (TSO) of the bases that are read."""
+    skipped: tuple[int, ...] = ()
+    """Transactions that operators had landing leave out, or that are ignored: what they did is missing."""
+
+
+def plan_query(
+    log: WindowLog, bases: Iterable[SnapshotStart], moments: Sequence[int], names: Sequence[str],
+    ignored: Collection[int] = (),
+) -> PlannedQuery:  # fmt: skip
+    """The plans for tables (`schema.table`, also with * and ?) at moments (TSO). `bases` from the newest to the oldest,
+    none after the first moment: each table begins with the newest that helps, or in the log. `ignored`: commit
+    timestamps of transactions to be left out. Raises AsOfError, relay errors.
+    """
+    asking = _QueryPlanner(log, tuple(sorted(set(moments))), frozenset(ignored))
+    left: Sequence[str] = names
+    tried: list[SnapshotStart] = []
+    for base in itertools.chain(bases, [None]):
+        missing = asking.begin(base, left)
+        if not missing:
+            return asking.asked()
+        tried += [base] if base is not None else []
+        left = [exactly(name) for name in sorted(missing)]
+    for base in tried:  # without columns whose values nothing tells
+        missing = asking.begin(base, left, may_lack=True)
+        if not missing:
+            return asking.asked()
+        left = [exactly(name) for name in sorted(missing)]
+    raise next(error for named, error in asking.refused.items() if named & missing)
+
+
+class _QueryPlanner:
+    def __init__(self, log: WindowLog, moments: tuple[int, ...], ignored: frozenset[int]) -> None:
+        self._log = log
+        self._moments = moments
+        self._ignored = ignored
+        self._plans: list[tuple[int, TimeTravelPlan]] = []
+        self._bases: list[int] = []
+        self._skipped: set[int] = set()
+        self.refused: dict[frozenset[str], StartTooLateError] = {}
+
+    def begin(self, base: SnapshotStart | None, names: Sequence[str], *, may_lack: bool = False) -> set[str]:
+        """Plan what can begin there; the names of the tables that can't. `may_lack`: values of stored generated
+        columns. Raises AsOfError, relay errors.
+        """
+        first = self._log.first()
+        if base is None and first is not None and self._moments[0] < first.lo and not (self._plans or self.refused):
+            raise AsOfError(
+                f"{tso.text(self._moments[0])} lies before {self._log.url} begins, and there is no base of before",
+                way_out=f"ask for a moment from {tso.text(first.lo)} on: that is the earliest",
+            )
+        start_ts = base.ts if base is not None else (first.lo if first is not None else 0)
+        until_ts = self._moments[-1]
+        known = base.tables if base is not None else None
+        history = read_history(self._log, start_ts, known, until_ts, self._moments)
+        history.may_lack = may_lack
+        if base is not None:
+            history.brings = base.source.brings
+        wanted = {moment: history.find(moment, names) for moment in self._moments}
+        missing = {*history.skipped, *(ts for ts in self._ignored if start_ts < ts <= until_ts)}
+        found, refused = table_groups(history, wanted, is_whole=not missing)
+        if found:
+            ids = {table_id for family in found for table_id in family.ids}
+            log = self._log.for_tables(ids) if isinstance(self._log, ArchiveLog) else self._log
+            try:
+                plan = make_time_travel_plan(log, start_ts, until_ts, found, base)
+            except StartTooLateError as error:
+                refused[frozenset(name for family in found for name in family.names)] = error
+            else:
+                self._plans.append((start_ts, replace(plan, ignored=self._ignored)))
+                self._bases += [base.ts] if base is not None else []
+                self._skipped |= missing
+        self.refused = refused | self.refused
+        return {name for named in refused for name in named}
+
+    def asked(self) -> PlannedQuery:
+        """All of it together."""
+        versions: dict[int, dict[str, TableVersion]] = {moment: {} for moment in self._moments}
+        for _, plan in self._plans:
+            for buckets in plan.families:
+                for moment, names in buckets.family.results.items():
+                    versions[moment] |= {name: buckets.family.version_at(moment, name) for name in names}
+        tables = {moment: {n: _table(v) for n, v in sorted(own.items())} for moment, own in versions.items()}
+        start_ts = min((at for at, _ in self._plans), default=self._moments[0])
+        plans = tuple(plan for _, plan in self._plans)
+        return PlannedQuery(plans, tables, versions, start_ts, tuple(self._bases), tuple(sorted(self._skipped)))
+
+
+def _table(version: TableVersion) -> AsOfTable:
+    left_out = tuple(c.name for c in version.table.stored_columns if c.name not in version.labels)
+    return AsOfTable(version.table, left_out)

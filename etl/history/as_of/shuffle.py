@@ -1,0 +1,222 @@
+"""Rows of a base and changes of windows, dealt to buckets: what a worker makes of one task."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.etl.changes.planning import PartitionError, PartitionMove, move_of, relocate, surviving_changes
+from sluice.etl.changes.write_plans.raw_changes import decode
+from sluice.etl.copy.source import SourceChunk
+from sluice.etl.copy.sources import open_source
+from sluice.etl.history.as_of.advance import COMMIT_TS_COLUMN, PLACE_COLUMN, schema
+from sluice.etl.history.as_of.errors import AsOfError
+from sluice.etl.history.as_of.plan import (
+    PIECES,
+    SNAPSHOT_STEP,
+    GroupBuckets,
+    PartitionSurvivors,
+    ReadTask,
+    SnapshotRows,
+    TimeTravelPlan,
+    WindowChanges,
+    WindowParts,
+    step_of,
+)
+from sluice.etl.history.as_of.versions import TableVersion
+from sluice.relay import DELETE, INSERT, PART_SCHEMA, iter_parts
+
+_MAX_BATCH_ROWS, _MAX_BATCH_BYTES = 100_000, 32 << 20
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
+
+
+def shuffle_pieces(plan: TimeTravelPlan, number: int) -> Iterator[pa.RecordBatch]:
+    """Those of a task, in PIECES. Raises AsOfError, relay errors, the row codec's and the base's."""
+    task: ReadTask = plan.tasks[number]
+    if isinstance(task, SnapshotRows):
+        yield from _TaskPieces(plan, number).from_snapshot(task)
+    elif isinstance(task, PartitionSurvivors):
+        yield from _TaskPieces(plan, number).from_survivors(task)
+    else:
+        yield from _TaskPieces(plan, number).from_changes(task)
+
+
+class _TaskPieces:
+    def __init__(self, plan: TimeTravelPlan, number: int) -> None:
+        self._plan = plan
+        self._task = number
+        self._ids = np.array(sorted(plan.by_table), np.int64)
+        self._ignored = pa.array(sorted(plan.ignored), pa.int64())
+        self._moves: dict[int, PartitionMove] = {}
+        self._upcoming = sorted(_moves(plan), key=lambda pair: pair[0])
+        """What DDL moves, by its commit_ts, as far as it isn't among `_moves` yet."""
+        self._numbers = itertools.count()
+
+    def from_snapshot(self, task: SnapshotRows) -> Iterator[pa.RecordBatch]:
+        buckets = self._plan.by_table[task.table_id]
+        version = buckets.family.versions[0][task.table_id]
+        assert self._plan.base is not None
+        source = open_source(self._plan.base)
+        names = [column.name for column in version.columns]
+        for batch in source.read(SourceChunk.from_json(dict(task.chunk)), version.table):
+            arrays = {name: batch.column(name).cast(schema(version.columns).field(name).type) for name in names}
+            rows = pa.table(arrays, schema=schema(version.columns))
+            yield from self._partitioned(version, SNAPSHOT_STEP, rows, buckets.of(version, arrays, rows.num_rows))
+
+    def from_survivors(self, task: PartitionSurvivors) -> Iterator[pa.RecordBatch]:
+        buckets, ddl = next(
+            (one, one.family.ddls[task.commit_ts]) for one in self._plan.families if task.commit_ts in one.family.ddls
+        )
+        move = move_of(ddl.past_move(ddl.before))
+        assert move is not None
+        stretch = buckets.family.breaks.index(task.commit_ts)
+        changes = (
+            _changes_between(piece, 0, task.commit_ts) for window in task.windows for piece in self._read((window,))
+        )
+        try:
+            kept = surviving_changes(changes, move)
+        except PartitionError as error:
+            raise AsOfError(f"{ddl.title}, `{ddl.query[:200]}`: {error}") from error
+        version = buckets.family.versions[stretch + 1].get(move.table.id)
+        if version is not None and kept.num_rows:
+            yield from self._from_version(buckets, version, step_of(stretch) + 1, kept)
+
+    def from_changes(self, task: WindowChanges) -> Iterator[pa.RecordBatch]:
+        self._count(task)
+        for window in task.windows:
+            self._note(window)
+            for changes in self._read((window,)):
+                yield from self._from_window(_changes_between(changes, task.after_ts, task.until_ts))
+
+    def _count(self, task: WindowChanges) -> None:
+        """What came before those, behind DDL that emptied partitions."""
+        for window in task.windows[:1]:
+            self._note(window)
+        for job_id, after_ts, windows in task.counted:
+            moves = [move for move in self._moves.values() if move.job_id == job_id]
+            for window in windows:
+                for changes in self._read((window,)):
+                    relocate(_changes_between(changes, after_ts, task.after_ts), moves)
+
+    def _note(self, window: WindowParts) -> None:
+        for past in window.moved:
+            move = move_of(past)
+            if move is not None:
+                self._moves.setdefault(move.last_version, move)
+
+    def _from_window(self, changes: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Changes in order, cut where DDL moves rows: what comes behind may have been made by definitions before it."""
+        while self._upcoming and changes.num_rows:
+            at, move = self._upcoming[0]
+            before = _changes_between(changes, 0, at)
+            yield from self._from_tables(self._relocated(before))
+            changes = changes.slice(before.num_rows)
+            if changes.num_rows:
+                self._moves.setdefault(move.last_version, move)
+                del self._upcoming[0]
+        yield from self._from_tables(self._relocated(changes))
+
+    def _relocated(self, changes: pa.Table) -> pa.Table:
+        """Changes as what they mean by the definitions of their time."""
+        if not self._moves or not changes.num_rows:
+            return changes
+        try:
+            return relocate(changes, [self._moves[version] for version in sorted(self._moves)])
+        except PartitionError as error:
+            raise AsOfError(str(error)) from error
+
+    def _from_tables(self, changes: pa.Table) -> Iterator[pa.RecordBatch]:
+        ids = changes["table_id"].to_numpy()
+        for table_id in np.intersect1d(np.unique(ids), self._ids).tolist():
+            buckets = self._plan.by_table[table_id]
+            own = changes.filter(pa.array(ids == table_id))
+            own = _changes_between(own, 0, buckets.family.until[table_id])
+            breaks = np.array(buckets.family.breaks, np.int64)
+            stretches = np.searchsorted(breaks, own["commit_ts"].to_numpy(), side="left")
+            for stretch in np.unique(stretches).tolist():
+                first, end = np.searchsorted(stretches, [stretch, stretch + 1])
+                version = buckets.family.versions[stretch].get(table_id)
+                if version is not None:  # else the table is gone
+                    yield from self._from_version(buckets, version, step_of(stretch), own.slice(first, end - first))
+
+    def _from_version(
+        self, buckets: GroupBuckets, version: TableVersion, step: int, changes: pa.Table
+    ) -> Iterator[pa.RecordBatch]:
+        images = _images(version, changes)
+        arrays = {name: images[name].combine_chunks() for name in version.dealt_by}
+        yield from self._partitioned(version, step, images, buckets.of(version, arrays, images.num_rows))
+
+    def _partitioned(
+        self, version: TableVersion, step: int, rows: pa.Table, of: np.ndarray
+    ) -> Iterator[pa.RecordBatch]:
+        order = np.argsort(of, kind="stable")
+        dealt = of[order]
+        begins = np.flatnonzero(np.append(True, dealt[1:] != dealt[:-1])[: len(dealt)])
+        rows = rows.take(pa.array(order)) if len(begins) > 1 else rows
+        for begin, end in itertools.pairwise([*begins.tolist(), len(order)]):
+            yield self._piece(int(dealt[begin]), step, version.table.id, rows.slice(begin, end - begin))
+
+    def _piece(self, bucket: int, step: int, table_id: int, rows: pa.Table) -> pa.RecordBatch:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema, options=_OPTIONS) as writer:
+            writer.write_table(rows.combine_chunks())
+        values = [bucket, step, table_id, self._task, next(self._numbers), sink.getvalue().to_pybytes()]
+        return pa.RecordBatch.from_arrays(
+            [pa.array([v], f.type) for v, f in zip(values, PIECES, strict=True)], schema=PIECES
+        )
+
+    def _read(self, windows: Sequence[WindowParts]) -> Iterator[pa.Table]:
+        """The changes that are about wanted tables, in order, in portions."""
+        ids = pa.array(self._ids)
+        held: list[pa.RecordBatch] = []
+        rows = size = 0
+        for batch in iter_parts(self._plan.log_url, [part for window in windows for part in window.parts]):
+            wanted = batch.filter(pc.is_in(batch["table_id"], ids))
+            if len(self._ignored):
+                wanted = wanted.filter(pc.invert(pc.is_in(wanted["commit_ts"], self._ignored)))
+            if not wanted.num_rows:
+                continue
+            held.append(wanted)
+            rows, size = rows + wanted.num_rows, size + wanted.nbytes
+            if rows >= _MAX_BATCH_ROWS or size >= _MAX_BATCH_BYTES:
+                yield pa.Table.from_batches(held, PART_SCHEMA).combine_chunks()
+                held, rows, size = [], 0, 0
+        if held:
+            yield pa.Table.from_batches(held, PART_SCHEMA).combine_chunks()
+
+
+def _moves(plan: TimeTravelPlan) -> Iterator[tuple[int, PartitionMove]]:
+    for buckets in plan.families:
+        for commit_ts, ddl in buckets.family.ddls.items():
+            move = move_of(ddl.past_move(ddl.before))
+            if move is not None:
+                yield commit_ts, move
+
+
+def _changes_between(changes: pa.Table, after: int, through: int) -> pa.Table:
+    commit_ts = changes["commit_ts"].to_numpy()
+    first, end = np.searchsorted(commit_ts, [after, through], side="right")
+    return changes.slice(int(first), int(end - first))
+
+
+def _images(version: TableVersion, changes: pa.Table) -> pa.Table:
+    """Old and new images of changes, in order: the columns of the version, PLACE and COMMIT_TS. Of an old image only
+    what tells rows apart is there.
+    """
+    kinds, commit_ts = changes["kind"].to_numpy(), changes["commit_ts"].to_numpy()
+    old, new = decode(version.table, kinds, changes["row"].combine_chunks())
+    has_old, has_new = np.flatnonzero(kinds != INSERT), np.flatnonzero(kinds != DELETE)
+    telling = {column.name for column in version.identity}
+    columns: dict[str, pa.Array] = {}
+    for column in version.columns:
+        after = new[column.name]
+        before = old[column.name] if column.name in telling else pa.nulls(len(has_old), after.type)
+        columns[column.name] = pa.concat_arrays([before.cast(after.type), after])
+    places = np.concatenate((has_old * 2, has_new * 2 + 1))
+    columns[PLACE_COLUMN] = pa.array(places)
+    columns[COMMIT_TS_COLUMN] = pa.array(np.concatenate((commit_ts[has_old], commit_ts[has_new])))
+    return pa.table(columns).take(pa.array(np.argsort(places)))

@@ -1,0 +1,104 @@
+"""A table between two DDL: which columns its rows hold, what tells them apart, and by which columns they are dealt to
+workers.
+
+A column is followed through DDL by its **label**: it keeps it while its values stay as they are, under whatever name,
+and has another one (or none that any other column has) once they were computed anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from sluice.etl.changes.formats.ddl_columns import pair_columns
+from sluice.etl.history.as_of.errors import AsOfError
+from sluice.tidb.codec.columnar import arrow_type
+from sluice.tidb.ddl_job import DdlJob
+from sluice.tidb.folded import folded
+from sluice.tidb.schema import Column, Table
+
+INEXACT_KINDS = ("float",)
+"""Kinds of which a base may have fewer digits than the binlog: large and small FLOATs are shown with six."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableVersion:
+    """A table as it is from one DDL to the next."""
+
+    table: Table
+    labels: Mapping[str, str]
+    """The columns that rows hold here, by name, with their labels."""
+    lenient: bool = False
+    """Changes needn't fit what is there: transactions were left out, or a partition is about to be dropped."""
+    dealt_by: tuple[str, ...] = ()
+    """The columns that say which bucket a row belongs to."""
+    leaving: frozenset[str] = frozenset()
+    """Columns that the next DDL drops: some old images may come without them."""
+
+    @property
+    def columns(self) -> list[Column]:
+        """Those that rows hold, in table order."""
+        return [column for column in self.table.stored_columns if column.name in self.labels]
+
+    @property
+    def writable(self) -> list[Column]:
+        """Those of them that aren't generated."""
+        return [column for column in self.columns if not column.generated]
+
+    @property
+    def key(self) -> list[Column]:
+        """The clustered key, which tells rows apart byte for byte: TiDB writes nothing over a row that is there.
+        Of other tables [], for their rows are told apart by all their values: of a key a transaction may have two at a
+        time, while rows exchange theirs. [] too where nothing tells a generated column that is in the key.
+        """
+        by_name = {column.name: column for column in self.columns}
+        names = self.table.primary_key if self.table.handle_kind != "heap" else ()
+        return [by_name[name] for name in names] if by_name.keys() >= set(names) else []
+
+    @property
+    def identity(self) -> list[Column]:
+        """The key, else everything that a statement can set."""
+        return self.key or self.writable
+
+    @property
+    def steady_key(self) -> list[Column]:
+        """The key by which a row is the same at another time: the primary key, else a unique one without NULLs."""
+        by_name = {column.name: column for column in self.columns}
+        for names in self.table.unique_keys():
+            columns = [by_name[name] for name in names if name in by_name]
+            if len(columns) == len(names) and (names == self.table.primary_key or all(c.not_null for c in columns)):
+                return columns
+        return []
+
+    @classmethod
+    def from_table(cls, table: Table, brings: frozenset[str] | None = None) -> TableVersion:
+        """Of a table that is new, or comes from a base that `brings` these stored generated columns."""
+        columns = (c for c in table.stored_columns if not c.generated or brings is None or c.name in brings)
+        return cls(table, {column.name: folded(column.name) for column in columns})
+
+    def after(self, ddl: DdlJob, table: Table) -> TableVersion:
+        """Behind a DDL that leaves `table` of it. Raises AsOfError."""
+        old = pair_columns(self.table, table, ddl)
+        labels = {}
+        for column in table.stored_columns:
+            was = old.get(column.id)
+            if was is not None and not column.generated and was.name not in self.labels:
+                raise AsOfError(
+                    f"{ddl.title}, `{ddl.query[:200]}`: {table.full_name}.{column.name} was generated, so no base holds"
+                    " the values that it has since"
+                )
+            if was is not None and not is_converted(was, column):
+                if was.name in self.labels:
+                    labels[column.name] = self.labels[was.name]
+            elif not column.generated:
+                labels[column.name] = f"{folded(column.name)} {ddl.commit_ts}"
+        return TableVersion(table, labels)
+
+    def renumbered(self, table: Table) -> TableVersion:
+        """The same under another id."""
+        return replace(self, table=table)
+
+
+def is_converted(old: Column, new: Column) -> bool:
+    """Whether a column's values are others than before."""
+    return old.id != new.id or old.kind != new.kind or arrow_type(old) != arrow_type(new)

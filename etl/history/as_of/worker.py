@@ -1,0 +1,80 @@
+"""What Spark's Python workers do for a plan. Spark finds it by this module's path, so nothing is imported here that the
+client alone needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from sluice.etl.history.as_of.aggregations import AggregateResult, Aggregation
+from sluice.etl.history.as_of.bucket import ShufflePiece, compute_bucket
+from sluice.etl.history.as_of.errors import AsOfError
+from sluice.etl.history.as_of.plan import TimeTravelPlan
+from sluice.etl.history.as_of.shuffle import shuffle_pieces
+from sluice.etl.spark.errors import report_to_client
+from sluice.etl.spark.worker_tuning import freeze_gc
+
+__all__ = ["ERROR_MARK", "RESULTS", "Aggregate", "Shuffle", "bucket_results", "rows_of"]
+
+RESULTS = pa.schema([pa.field("moment", pa.int64()), pa.field("name", pa.string()), pa.field("payload", pa.binary())])
+ERROR_MARK = "as of: "
+"""An AsOfError's text begins with it where it leaves a worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffle:
+    """Runs in Spark's Python workers: tasks become PIECES."""
+
+    plan: TimeTravelPlan
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with report_to_client(), _marked_errors():
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield from shuffle_pieces(self.plan, number)
+        freeze_gc()
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """Runs in Spark's Python workers: pieces, bucket after bucket, become RESULTS."""
+
+    plan: TimeTravelPlan
+    finish: Aggregation
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with report_to_client(), _marked_errors():
+            found = itertools.chain.from_iterable(map(rows_of, batches))
+            for bucket, own in itertools.groupby(found, key=lambda piece: piece.bucket):
+                for result in bucket_results(self.plan, bucket, own, self.finish):
+                    yield pa.RecordBatch.from_pylist([result._asdict()], RESULTS)
+        freeze_gc()
+
+
+def bucket_results(
+    plan: TimeTravelPlan, bucket: int, own: Iterator[ShufflePiece], finish: Aggregation
+) -> Iterator[AggregateResult]:
+    """The results of one bucket; `own` are its pieces in order."""
+    family = plan.family_of(bucket).family
+    yield from finish(family, compute_bucket(family, own))
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[ShufflePiece]:
+    """The pieces of a batch in PIECES."""
+    columns = [column.to_pylist() for column in batch.columns[:-1]]
+    for number, values in enumerate(zip(*columns, strict=True)):
+        yield ShufflePiece._make((*values, batch.columns[-1][number].as_buffer()))
+
+
+@contextlib.contextmanager
+def _marked_errors() -> Iterator[None]:
+    """Only the text of an error leaves a worker: this one is known by it."""
+    try:
+        yield
+    except AsOfError as error:
+        raise AsOfError(f"{ERROR_MARK}{error}", way_out=error.way_out) from error

@@ -1,0 +1,83 @@
+"""Looking through the past: which transactions and DDL did what, and when.
+
+What only the client needs is imported on first use: Spark's workers come through this door, too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sluice.etl.history.find.errors import ConditionError, FindError
+from sluice.etl.history.find.row_text import row_text
+from sluice.etl.lazy_exports import lazy_getattr
+
+if TYPE_CHECKING:
+    from sluice.etl.history.find.display_value import DisplayValue
+    from sluice.etl.history.find.log_ranges import HistoryLog, LogRange
+    from sluice.etl.history.find.names import check_table_globs
+    from sluice.etl.history.find.one_transaction import (
+        ChangedRow,
+        ChangedValue,
+        NoTransactionError,
+        TransactionView,
+        load_transaction,
+        load_value,
+    )
+    from sluice.etl.history.find.query import KINDS, SearchQuery
+    from sluice.etl.history.find.recent import RecentPage, SkippedWindow, TimeBudget, recent_page
+    from sluice.etl.history.find.results import FoundDdl, FoundTransaction, SearchResults, TableRows
+    from sluice.etl.history.find.run import search
+
+__all__ = [
+    "KINDS",
+    "ChangedRow",
+    "ChangedValue",
+    "ConditionError",
+    "DisplayValue",
+    "FindError",
+    "FoundDdl",
+    "FoundTransaction",
+    "HistoryLog",
+    "LogRange",
+    "NoTransactionError",
+    "RecentPage",
+    "SearchQuery",
+    "SearchResults",
+    "SkippedWindow",
+    "TableRows",
+    "TimeBudget",
+    "TransactionView",
+    "check_table_globs",
+    "load_transaction",
+    "load_value",
+    "recent_page",
+    "row_text",
+    "search",
+]
+
+__getattr__ = lazy_getattr(
+    __name__,
+    {
+        "SearchResults": "sluice.etl.history.find.results",
+        "FoundDdl": "sluice.etl.history.find.results",
+        "FoundTransaction": "sluice.etl.history.find.results",
+        "ChangedRow": "sluice.etl.history.find.one_transaction",
+        "ChangedValue": "sluice.etl.history.find.one_transaction",
+        "KINDS": "sluice.etl.history.find.query",
+        "check_table_globs": "sluice.etl.history.find.names",
+        "SkippedWindow": "sluice.etl.history.find.recent",
+        "RecentPage": "sluice.etl.history.find.recent",
+        "NoTransactionError": "sluice.etl.history.find.one_transaction",
+        "HistoryLog": "sluice.etl.history.find.log_ranges",
+        "TimeBudget": "sluice.etl.history.find.recent",
+        "SearchQuery": "sluice.etl.history.find.query",
+        "LogRange": "sluice.etl.history.find.log_ranges",
+        "DisplayValue": "sluice.etl.history.find.display_value",
+        "TableRows": "sluice.etl.history.find.results",
+        "TransactionView": "sluice.etl.history.find.one_transaction",
+        "search": "sluice.etl.history.find.run",
+        "recent_page": "sluice.etl.history.find.recent",
+        "load_transaction": "sluice.etl.history.find.one_transaction",
+        "load_value": "sluice.etl.history.find.one_transaction",
+    },
+)

@@ -1,0 +1,24 @@
+"""What can't be looked for."""
+
+from __future__ import annotations
+
+from sluice.errors import RequestError
+
+
+class FindError(RequestError, ValueError):
+    """What was asked for can't be looked for; says what of it."""
+
+
+class ConditionError(FindError):
+    """A condition that can't be read, or that makes no sense for a column."""
+
+    way_out = (
+        "conditions are comparisons of columns with constants or columns (= <> < <= > >= <=> IN BETWEEN LIKE IS NULL),"
+        " with AND, OR, NOT and parentheses; old.c and new.c are a column before and after the change"
+    )
+
+
+class SearchDeadlineError(FindError):
+    """A search that a page waits for has used up its time."""
+
+    way_out = "narrow the time or the tables; `sluice find` with the same --where has no time limit"

@@ -1,0 +1,98 @@
+"""Where the past is read: the archive as far as it goes, the relay log from there on."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from sluice.etl.history.find.errors import FindError
+from sluice.etl.settings import Settings
+from sluice.relay import RelayLog, WindowLog, WindowRecord
+from sluice.relay.archive import Archive, ArchiveLog, Pin, Pins, SegmentIndexCache
+from sluice.tidb import tso
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """What was committed after `since` through `until` (TSO), in a log."""
+
+    log: WindowLog
+    since: int
+    until: int
+
+    @property
+    def url(self) -> str:
+        return self.log.url
+
+    def windows(self) -> Iterator[WindowRecord]:
+        """Raises RelayGapError, RelayCorruptError."""
+        return self.log.windows(self.since, self.until)
+
+    def only(self, ids_of: Callable[[WindowRecord], set[int]]) -> LogRange:
+        """The same stretch, of which less is read if the log can tell tables apart: windows come with what is of the
+        tables whose ids `ids_of` tells of any of them. Raises as `windows`.
+        """
+        if not isinstance(self.log, ArchiveLog):
+            return self
+        wanted = {table_id for window in self.windows() for table_id in ids_of(window)}
+        return replace(self, log=self.log.for_tables(wanted))
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryLog:
+    """What there is of the past: from `first` (TSO) on, through `last`; `archived`: what of it the archive has."""
+
+    settings: Settings
+    first: int
+    last: int
+    archived: tuple[int, int] = (0, 0)
+    indexes: SegmentIndexCache | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def open(cls, settings: Settings, indexes: SegmentIndexCache | None = None) -> HistoryLog:
+        """`indexes`: of the archive, for who looks again and again. Raises FindError if there is nothing, or something
+        is lacking in between; relay errors.
+        """
+        relay, archive = settings.open_relay(), ArchiveLog.open(settings.archive_url, indexes=indexes)
+        archived = archive.bounds()
+        ranges = [found for found in (archived, _bounds(relay)) if found]
+        if not ranges:
+            raise FindError(f"the relay log {relay.url} is empty: nothing has landed yet")
+        (begin, middle), (gap, end) = min(ranges), max(ranges)
+        if middle < gap:
+            raise FindError(
+                f"{archive.url} and {relay.url}: what was committed after {tso.text(middle)} through {tso.text(gap)} is"
+                " in neither of them",
+                way_out=f"look at one side of it: --until {middle}, or --since {gap}",
+            )
+        return cls(settings, begin, max(middle, end), archived or (0, 0), indexes)
+
+    @contextlib.contextmanager
+    def held(self, what: str, since: int) -> Iterator[None]:
+        """What the archive has of what was committed after `since` (TSO) stays there meanwhile; `what` reads it, in
+        words. Raises RemovedError if it is being removed, relay errors, OSError.
+        """
+        begin, end = self.archived
+        if since >= end:
+            yield
+            return
+        hold = Pin(what, max(since, begin), archive_ts=end)
+        with Pins(Archive.open(self.settings.archive_url).storage).held(f"find-{secrets.token_hex(6)}", hold):
+            yield
+
+    def ranges(self, since: int, until: int) -> list[LogRange]:
+        """All that is there of (since, until], ascending: from the archive what it has. Raises relay errors."""
+        since, until = max(since, self.first), min(until, self.last)
+        begin, end = self.archived
+        relay = self.settings.open_relay()
+        archive = ArchiveLog.open(self.settings.archive_url, indexes=self.indexes)
+        parts: list[tuple[WindowLog, int, int]] = [(relay, 0, begin), (archive, begin, end), (relay, end, until)]
+        cut = [LogRange(log, max(since, first), min(until, last)) for log, first, last in parts]
+        return [stretch for stretch in cut if stretch.since < stretch.until]
+
+
+def _bounds(relay: RelayLog) -> tuple[int, int] | None:
+    first, last = relay.first(), relay.last()
+    return (first.lo, last.hi) if first and last else None

@@ -1,0 +1,44 @@
+"""Tables that the past knows by name: a search for another one finds nothing, for the name is mistyped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from sluice.etl.changes.planning import WindowPayload
+from sluice.etl.changes.rules import Filter, is_internal_table, only_tables
+from sluice.etl.history.find.errors import FindError
+from sluice.etl.history.find.log_ranges import HistoryLog
+from sluice.tidb import tso
+from sluice.tidb.id_maps import names_by_id
+from sluice.tidb.table_name import full_name
+
+__all__ = ["check_table_globs"]
+
+_MAX_SUGGESTIONS = 3
+
+
+def check_table_globs(past: HistoryLog, globs: Sequence[str]) -> None:
+    """Raises FindError for a glob that fits no table of which the past holds rows or DDL; relay errors. Reads the
+    records of windows until each glob fits one.
+    """
+    left = {glob: only_tables(Filter(), (glob,)) for glob in globs}
+    known = set[str]()
+    for stretch in past.ranges(past.first, past.last):
+        for window in stretch.windows():
+            if not left:
+                return
+            schema = WindowPayload.from_window(window).schema
+            for tables in (schema.tables, *(ddl.effect.tables for ddl in schema.ddls)):
+                for table_id, schema_name, name in names_by_id(tables):
+                    if is_internal_table(table_id):
+                        continue
+                    known.add(full_name(schema_name, name))
+                    left = {glob: one for glob, one in left.items() if not one.wants_table(schema_name, name)}
+    for glob in left:
+        alike = get_close_matches(glob, sorted(known), _MAX_SUGGESTIONS)
+        raise FindError(
+            f"no table {glob} has rows or DDL in what was committed after {tso.time_text(past.first)} through"
+            f" {tso.time_text(past.last)}",
+            way_out=f"look for {' or '.join(alike)}" if alike else "name it schema.table, * and ? stand for others",
+        )

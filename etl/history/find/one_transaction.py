@@ -1,0 +1,223 @@
+"""One transaction of the past, for people: what it changed, some of its rows old and new, each value as a person reads
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.etl.changes.recorded_schema import RecordedSchema, SchemaTimeline
+from sluice.etl.changes.rules import is_internal_table
+from sluice.etl.changes.write_plans.identity import lookup_key_columns
+from sluice.etl.history.find.display_value import DisplayValue, display_value, raw_value
+from sluice.etl.history.find.errors import FindError
+from sluice.etl.history.find.log_ranges import HistoryLog
+from sluice.etl.history.find.recent import TimeBudget
+from sluice.etl.history.find.results import FoundDdl, TableRows
+from sluice.relay import DELETE, INSERT, UPDATE, WindowLog, WindowRecord, iter_parts
+from sluice.tidb import tso
+from sluice.tidb.ddl_actions import REMOVES_ROWS, action_name
+from sluice.tidb.id_maps import names_by_id
+from sluice.tidb.rows import decode_deletes, decode_inserts, decode_updates
+from sluice.tidb.schema import Table
+from sluice.tidb.table_name import full_name
+
+__all__ = ["ChangedRow", "ChangedValue", "NoTransactionError", "TransactionView", "load_transaction", "load_value"]
+
+_KINDS = {INSERT: "insert", UPDATE: "update", DELETE: "delete"}
+MAX_ROWS_SHOWN = 50
+
+
+class NoTransactionError(FindError):
+    """Nothing was committed at this timestamp, as far as the past is kept."""
+
+    way_out = "search for it by its table and time"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedValue:
+    """A column's value before and after; None where there was no row. `key`: it is of the key by which rows are
+    found.
+    """
+
+    column: str
+    kind: str
+    key: bool
+    old: DisplayValue | None
+    new: DisplayValue | None
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedRow:
+    """`kind`: insert, update or delete. `fault`: why the row can't be read."""
+
+    position: int
+    table: str
+    kind: str
+    values: tuple[ChangedValue, ...] = ()
+    fault: str = ""
+
+
+@dataclass(slots=True)
+class TransactionView:
+    """`window`: (lo, hi] of the one that it is in, `archived`: it is read from the archive. `tables` counts its rows,
+    as far as they were read: all of them if `complete`. `rows`: those that were asked for. `left_out`: why landing left
+    it out.
+    """
+
+    commit_ts: int
+    start_ts: int = 0
+    window: tuple[int, int] = (0, 0)
+    archived: bool = False
+    tables: list[TableRows] = field(default_factory=list)
+    rows: list[ChangedRow] = field(default_factory=list)
+    ddl: FoundDdl | None = None
+    left_out: str = ""
+    complete: bool = True
+
+
+def load_transaction(
+    past: HistoryLog, commit_ts: int, table: str = "", offset: int = 0, patience: TimeBudget | None = None
+) -> TransactionView:
+    """What was committed at `commit_ts` (TSO): its rows from number `offset` on, ROWS_SHOWN of them, of `table` alone
+    if that is named. Counting ends when patience does. Raises NoTransactionError, relay errors.
+    """
+    log, window = _window(past, commit_ts)
+    view = TransactionView(commit_ts, window=(window.lo, window.hi), archived=window.hi <= past.archived[1])
+    for ddl in RecordedSchema.from_window(window).ddls:
+        if ddl.commit_ts == commit_ts:
+            names = sorted({full_name(schema, name) for _, schema, name in names_by_id(ddl.effect.tables)})
+            view.ddl = FoundDdl(commit_ts, action_name(ddl.type), ddl.query, tuple(names), ddl.type in REMOVES_ROWS)
+            view.start_ts = ddl.start_ts
+    for skipped in window.skipped:
+        if int(skipped["commit_ts"]) == commit_ts:
+            view.left_out, view.start_ts = str(skipped["why"]), int(skipped["start_ts"])
+    _TransactionRows(log, window, view, table).read(offset, patience or TimeBudget())
+    if not (view.tables or view.ddl or view.left_out):
+        raise NoTransactionError(f"no transaction was committed at {tso.text(commit_ts)}")
+    return view
+
+
+def load_value(past: HistoryLog, commit_ts: int, position: int, column: str, *, old: bool) -> bytes | str | None:
+    """A value of a row, whole; bytes that are no text as they are. Raises NoTransactionError, relay errors."""
+    log, window = _window(past, commit_ts)
+    for batch in _batches(log, window, commit_ts):
+        found = batch.filter(pc.equal(batch["position"], position))
+        if found.num_rows:
+            raw = found.slice(0, 1).to_pylist()[0]
+            table = SchemaTimeline.from_window(window).find(raw["table_id"], commit_ts)
+            images = _images(table, raw["kind"], raw["row"])[0 if old else 1] if table is not None else None
+            if images is not None and column in images.schema.names:
+                return raw_value(images.column(column))
+    raise NoTransactionError(f"the transaction at {tso.text(commit_ts)} has no such value")
+
+
+def _window(past: HistoryLog, commit_ts: int) -> tuple[WindowLog, WindowRecord]:
+    for stretch in past.ranges(commit_ts - 1, commit_ts):
+        window = stretch.log.find(commit_ts - 1)
+        if window is not None and window.lo < commit_ts:
+            return stretch.log, window
+    raise NoTransactionError(
+        f"what was committed at {tso.text(commit_ts)} isn't kept: the past reaches from {tso.text(past.first)} through"
+        f" {tso.text(past.last)}"
+    )
+
+
+def _batches(log: WindowLog, window: WindowRecord, commit_ts: int) -> Iterator[pa.RecordBatch]:
+    parts = [part for part in window.parts if part.min_commit_ts <= commit_ts <= part.max_commit_ts]
+    for batch in iter_parts(log.storage, parts):
+        found = batch.filter(pc.equal(batch["commit_ts"], commit_ts))
+        if found.num_rows:
+            yield found
+
+
+class _TransactionRows:
+    """The rows of a transaction, counted by table, and some of them decoded."""
+
+    def __init__(self, log: WindowLog, window: WindowRecord, view: TransactionView, table: str) -> None:
+        self._log = log
+        self._window = window
+        self._view = view
+        self._wanted = table
+        self._tables = SchemaTimeline.from_window(window)
+        self._counts: dict[str, list[int]] = {}
+        self._remaining = MAX_ROWS_SHOWN
+
+    def read(self, offset: int, patience: TimeBudget) -> None:
+        """Into the view."""
+        view = self._view
+        for batch in _batches(self._log, self._window, view.commit_ts):
+            if not view.complete:
+                break
+            view.start_ts = batch["start_ts"][0].as_py()
+            offset = self._batch(batch, offset)
+            view.complete = bool(self._remaining) or not patience.over()
+        view.tables = [
+            TableRows(name, inserts, updates, deletes) for name, (inserts, updates, deletes) in self._counts.items()
+        ]
+
+    def _batch(self, batch: pa.RecordBatch, offset: int) -> int:
+        """The number of rows that are still to be passed over."""
+        ids, kinds = batch["table_id"].to_numpy(), batch["kind"].to_numpy()
+        wanted = np.zeros(len(ids), bool)
+        for table_id in dict.fromkeys(ids.tolist()):
+            name = self._name(table_id)
+            if is_internal_table(table_id):
+                continue
+            mine = ids == table_id
+            counts = self._counts.setdefault(name, [0, 0, 0])
+            for place, kind in enumerate((INSERT, UPDATE, DELETE)):
+                counts[place] += int(np.count_nonzero(kinds[mine] == kind))
+            wanted |= mine & (not self._wanted or name == self._wanted)
+        places = np.flatnonzero(wanted)
+        for place in places[offset : offset + self._remaining].tolist():
+            self._view.rows.append(self._row(batch.slice(place, 1).to_pylist()[0]))
+            self._remaining -= 1
+        return max(0, offset - len(places))
+
+    def _name(self, table_id: int) -> str:
+        table = self._tables.find(table_id, self._view.commit_ts)
+        return table.full_name if table is not None else f"table id {table_id}"
+
+    def _row(self, raw: dict[str, object]) -> ChangedRow:
+        position, table_id, kind, row = (raw[name] for name in ("position", "table_id", "kind", "row"))
+        assert isinstance(position, int) and isinstance(table_id, int) and isinstance(kind, int)
+        assert isinstance(row, bytes)
+        name, word = self._name(table_id), _KINDS.get(kind, f"kind {kind}")
+        table = self._tables.find(table_id, self._view.commit_ts)
+        if table is None:
+            return ChangedRow(position, name, word, fault="its window doesn't describe this table")
+        try:
+            return ChangedRow(position, name, word, tuple(_values(table, *_images(table, kind, row))))
+        except ValueError as error:
+            return ChangedRow(position, name, word, fault=f"{error}; {len(row)} bytes: {row[:64].hex()}")
+
+
+def _images(table: Table, kind: int, row: bytes) -> tuple[pa.RecordBatch | None, pa.RecordBatch | None]:
+    rows = pa.array([row], pa.large_binary())
+    if kind == INSERT:
+        return None, decode_inserts(table, rows)
+    if kind == DELETE:
+        return decode_deletes(table, rows), None
+    return decode_updates(table, rows)
+
+
+def _values(table: Table, old: pa.RecordBatch | None, new: pa.RecordBatch | None) -> Iterator[ChangedValue]:
+    image = new if new is not None else old
+    assert image is not None
+    kinds = {column.name: column.kind for column in table.columns}
+    key = {column.name for column in lookup_key_columns(table)}
+    for name in image.schema.names:
+        before, after = (side.column(name) if side is not None else None for side in (old, new))
+        changed = before is not None and after is not None and raw_value(before) != raw_value(after)
+        yield ChangedValue(name, kinds.get(name, "int"), name in key, _shown(before), _shown(after), changed)
+
+
+def _shown(array: pa.Array | None) -> DisplayValue | None:
+    return None if array is None else display_value(array)

@@ -1,0 +1,56 @@
+"""What is looked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self
+
+from sluice.relay import DELETE, INSERT, UPDATE
+
+ROW_KINDS = {"insert": INSERT, "update": UPDATE, "delete": DELETE}
+DDL, DROP = "ddl", "drop"
+KINDS = (*ROW_KINDS, DDL, DROP)
+"""`drop`: DDL after which rows are gone, such as DROP and TRUNCATE TABLE."""
+ResultOrder = Literal["time", "size", "newest"]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchQuery:
+    """What was committed after `since` through `until` (TSO). `tables`: globs of ``schema.table``, none: all; `kinds`:
+    of KINDS, none: all; `where`: see `sluice.etl.history.find.condition`; `key`: see `sluice.etl.history.find.key`.
+    `order`: by commit timestamp, the oldest or the newest first, or by rows, most first; `limit`: how many
+    transactions, and how many DDL, come back.
+    """
+
+    since: int
+    until: int
+    tables: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    where: str = ""
+    order: ResultOrder = "time"
+    limit: int = 100
+    key: str = ""
+
+    @property
+    def row_kinds(self) -> frozenset[int]:
+        """As in PART_SCHEMA."""
+        return frozenset(number for kind, number in ROW_KINDS.items() if not self.kinds or kind in self.kinds)
+
+    @property
+    def wants_ddl(self) -> bool:
+        """DDL has no columns: it isn't looked for with a condition."""
+        return not (self.where or self.key) and (not self.kinds or DDL in self.kinds or DROP in self.kinds)
+
+    @property
+    def only_drops(self) -> bool:
+        return DROP in self.kinds and DDL not in self.kinds
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object; `from_json` is the inverse."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        values = dict(document)
+        return cls(**values | {name: tuple(values[name]) for name in ("tables", "kinds")})

@@ -1,0 +1,101 @@
+"""What was found: transactions with their rows by table, DDL, and how much it is in all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self, TypeVar
+
+from sluice.etl.history.find.query import SearchQuery
+
+_COUNTERS = ("transactions", "inserts", "updates", "deletes", "ddls", "windows", "bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """The rows of a transaction that fit, of one table under its name of then. `keys`: those of the first few."""
+
+    table: str
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTransaction:
+    """`rows`: how many of its row changes fit."""
+
+    commit_ts: int
+    start_ts: int
+    rows: int
+    tables: tuple[TableRows, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDdl:
+    """`kind`: TiDB's name of it; `tables`: those it is about. `drops`: rows are gone after it."""
+
+    commit_ts: int
+    kind: str
+    statement: str
+    tables: tuple[str, ...] = ()
+    drops: bool = False
+
+
+E = TypeVar("E", FoundTransaction, FoundDdl)
+
+
+@dataclass(slots=True)
+class SearchResults:
+    """The first ones as the query orders them, and the counts of all that fit. `windows`, `bytes` (of parts): what was
+    read.
+    """
+
+    transactions: list[FoundTransaction] = field(default_factory=list)
+    ddls: list[FoundDdl] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTERS, 0))
+    unknown: list[str] | None = None
+    """Columns of the condition that none of the tables had whose rows were looked at; None: none were."""
+
+    def count(self, unknown: Iterable[str]) -> None:
+        """A table that lacks these columns of the condition was looked at."""
+        self.unknown = sorted(unknown if self.unknown is None else set(self.unknown) & set(unknown))
+
+    def add(self, other: SearchResults, query: SearchQuery) -> None:
+        """Take in what was found elsewhere."""
+        self.transactions = first_results([*self.transactions, *other.transactions], query)
+        self.ddls = first_results([*self.ddls, *other.ddls], query)
+        for name, count in other.counts.items():
+            self.counts[name] += count
+        if other.unknown is not None:
+            self.count(other.unknown)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object; `from_json` is the inverse."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        return cls(
+            [_transaction(found) for found in document["transactions"]],
+            [FoundDdl(**found | {"tables": tuple(found["tables"])}) for found in document["ddls"]],
+            dict(document["counts"]),
+            document["unknown"],
+        )
+
+
+def _transaction(found: Mapping[str, Any]) -> FoundTransaction:
+    tables = tuple(TableRows(**rows | {"keys": tuple(rows["keys"])}) for rows in found["tables"])
+    return FoundTransaction(**dict(found) | {"tables": tables})
+
+
+def first_results(found: Iterable[E], query: SearchQuery) -> list[E]:
+    """As many as the query wants, as it orders them."""
+    if query.order == "size":
+        return sorted(found, key=lambda each: (-_size(each), each.commit_ts))[: query.limit]
+    return sorted(found, key=lambda each: each.commit_ts, reverse=query.order == "newest")[: query.limit]
+
+
+def _size(found: FoundTransaction | FoundDdl) -> int:
+    return found.rows if isinstance(found, FoundTransaction) else 0

@@ -1,0 +1,143 @@
+"""The search: a little is looked through here, much by Spark's workers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import secrets
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from sluice.etl.changes.planning import BatchPayload, WindowPayload
+from sluice.etl.changes.rules import Filter, only_tables
+from sluice.etl.history.find.condition import RowCondition
+from sluice.etl.history.find.errors import ConditionError
+from sluice.etl.history.find.log_ranges import HistoryLog, LogRange
+from sluice.etl.history.find.query import SearchQuery
+from sluice.etl.history.find.results import SearchResults
+from sluice.etl.history.find.scan import WindowSearch, wanted_tables
+from sluice.etl.history.find.worker import RESULTS, TASKS, FindInWindows
+from sluice.etl.settings import Settings
+from sluice.etl.spark import session as spark_session
+from sluice.etl.spark.error_translation import ErrorTranslator
+from sluice.etl.spark.frame import TaskFrame
+from sluice.etl.spark.job import stream
+from sluice.etl.spark.session_target import SessionTarget
+from sluice.relay import WindowRecord
+
+MAX_LOCAL_CHANGES = 1_000_000
+"""So many row changes are looked through in this process before Spark is asked."""
+_MAX_TASK_CHANGES = 200_000
+_MAX_TASK_WINDOWS = 500
+_TASKS_PER_JOB = 8
+_JOB_TIMEOUT_S = 600.0
+
+OnProgress = Callable[[int, SearchResults], None]
+"""Told through where (TSO) all has been looked through, and what was found until then. May raise, to end it."""
+
+
+def search(
+    settings: Settings,
+    query: SearchQuery,
+    *,
+    on_progress: OnProgress = lambda through, found: None,
+    here_changes: int = MAX_LOCAL_CHANGES,
+) -> SearchResults:
+    """What the query wants, as far as the past reaches, see `HistoryLog`. Beyond `here_changes` row changes it is
+    looked for
+    by Spark. Raises ConditionError, FindError, relay errors, RowDecodeError, SparkError.
+    """
+    if query.where:
+        RowCondition(query.where)
+    found = SearchResults()
+    past = HistoryLog.open(settings)
+    with past.held("`sluice find`", query.since):
+        for stretch in past.ranges(query.since, query.until):
+            _RangeSearch(settings, stretch, query, on_progress, here_changes).run(found)
+    if found.unknown:
+        raise ConditionError(
+            f"--where: no table that was looked at has a column {' or '.join(found.unknown)}: names are those of then"
+        )
+    return found
+
+
+class _RangeSearch:
+    """One stretch of the past."""
+
+    def __init__(
+        self, settings: Settings, stretch: LogRange, query: SearchQuery, on_progress: OnProgress, here_changes: int
+    ) -> None:
+        self._settings = settings
+        self._range = stretch
+        self._query = query
+        self._on_progress = on_progress
+        self._here_changes = here_changes
+        self._filter = only_tables(Filter(), query.tables)
+
+    def run(self, found: SearchResults) -> None:
+        """Add what is there."""
+        scan = WindowSearch(self._range.log.storage, self._query)
+        groups = self._groups()
+        left = self._here_changes
+        for changes, windows in groups:
+            for window in windows:
+                found.add(scan(window), self._query)
+            self._on_progress(windows[-1].hi, found)
+            left -= changes
+            if left <= 0:
+                break
+        self._search_on_spark(groups, found)
+
+    def _groups(self) -> Iterator[tuple[int, list[WindowPayload]]]:
+        """Windows in which there may be something, as many as one task looks through, and how many changes they hold
+        at most.
+        """
+        group: list[WindowPayload] = []
+        changes = 0
+        stretch = self._range.only(self._ids) if self._query.tables else self._range
+        for window in stretch.windows():
+            document = WindowPayload.from_window(window)
+            if not (document.schema.ddls or wanted_tables(document, self._filter)):
+                continue
+            group.append(document)
+            changes += window.changes
+            if changes >= _MAX_TASK_CHANGES or len(group) == _MAX_TASK_WINDOWS:
+                yield changes, group
+                group, changes = [], 0
+        if group:
+            yield changes, group
+
+    def _ids(self, window: WindowRecord) -> set[int]:
+        return wanted_tables(WindowPayload.from_window(window), self._filter)
+
+    def _search_on_spark(self, groups: Iterator[tuple[int, list[WindowPayload]]], found: SearchResults) -> None:
+        batches = _batched(groups)
+        first = next(batches, None)
+        if first is None:
+            return
+        # A session of its own: another search's is not to be interrupted.
+        role = f"find {secrets.token_hex(6)}"
+        spark = spark_session.connect(SessionTarget(self._settings.spark, role, self._range.url))
+        try:
+            frame = TaskFrame(spark, FindInWindows(self._range.url, self._query.to_json()), TASKS, RESULTS)
+            for tasks in itertools.chain([first], batches):
+                texts = [BatchPayload(tuple(windows)).to_text() for windows in tasks]
+                with ErrorTranslator().translating():
+                    for batch in stream(spark, frame.of(pa.table({"windows": texts})), _JOB_TIMEOUT_S):
+                        for text in batch.column(0).to_pylist():
+                            found.add(SearchResults.from_json(json.loads(text)), self._query)
+                self._on_progress(tasks[-1][-1].hi, found)
+        finally:
+            spark_session.close(spark)
+
+
+def _batched(groups: Iterator[tuple[int, list[WindowPayload]]]) -> Iterator[list[list[WindowPayload]]]:
+    tasks: list[list[WindowPayload]] = []
+    for _, windows in groups:
+        tasks.append(windows)
+        if len(tasks) == _TASKS_PER_JOB:
+            yield tasks
+            tasks = []
+    if tasks:
+        yield tasks

@@ -1,0 +1,256 @@
+"""Windows looked through, here or in a Spark worker: of each only what the query is about is decoded."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.etl.changes.planning import WindowPayload
+from sluice.etl.changes.recorded_schema import SchemaTimeline
+from sluice.etl.changes.rules import Filter, is_internal_table, only_tables
+from sluice.etl.changes.write_plans.identity import lookup_key_columns
+from sluice.etl.changes.write_plans.raw_changes import DECODE_BATCH_ROWS
+from sluice.etl.history.find.condition import ChangeRows, RowCondition
+from sluice.etl.history.find.key import KeyCondition
+from sluice.etl.history.find.query import SearchQuery
+from sluice.etl.history.find.results import FoundDdl, FoundTransaction, SearchResults, TableRows, first_results
+from sluice.etl.history.find.row_text import row_text
+from sluice.relay import DELETE, INSERT, UPDATE, iter_parts
+from sluice.relay.storage import Storage
+from sluice.tidb.ddl_actions import REMOVES_ROWS, action_name
+from sluice.tidb.ddl_job import DdlJob
+from sluice.tidb.folded import folded
+from sluice.tidb.id_maps import names_by_id
+from sluice.tidb.rows import ROWID_NAME, decode_deletes, decode_inserts, decode_updates
+from sluice.tidb.schema import Table
+from sluice.tidb.table_name import full_name
+
+_MAX_KEYS_SHOWN = 3
+_MAX_STATEMENT_CHARS = 2_000
+
+
+class ChangeCondition(Protocol):
+    """Which changes are looked for."""
+
+    columns: frozenset[str]
+    """That it names, in lower case."""
+
+    def fits(self, rows: ChangeRows) -> np.ndarray:
+        """One bool a change. Raises ConditionError."""
+
+
+class WindowSearch:
+    """Looks through windows for what a query wants. Raises ConditionError."""
+
+    def __init__(self, storage: Storage, query: SearchQuery, check: Callable[[], None] = lambda: None) -> None:
+        """Prepare a scan; `check` is called before each portion of rows, and ends the scan if it raises."""
+        self.storage = storage
+        self.query = query
+        self.check = check
+        self.conditions: list[ChangeCondition] = [RowCondition(query.where)] if query.where else []
+        self.conditions += [KeyCondition(query.key)] if query.key else []
+        self.filter = only_tables(Filter(), query.tables)
+
+    def __call__(self, window: WindowPayload) -> SearchResults:
+        """What is in it. Raises ConditionError, relay errors and RowDecodeError, which name what they are about."""
+        return _WindowScan(self, window).found()
+
+
+def wanted_tables(window: WindowPayload, filters: Filter) -> set[int]:
+    """The ids of the window's tables whose rows are looked for, under any of the names they have in it."""
+    named = [window.schema.tables, *(ddl.effect.tables for ddl in window.schema.ddls)]
+    found = {place for tables in named for place in names_by_id(tables)}
+    return {i for i, schema, name in found if not is_internal_table(i) and filters.wants_table(schema, name)}
+
+
+class _MatchingRows:
+    """Row changes that fit, with their tables."""
+
+    def __init__(self) -> None:
+        self.tables: list[Table] = []
+        self._pieces: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, pa.Array]] = []
+
+    def add(self, table: Table, changes: pa.Table) -> None:
+        numbers = np.full(changes.num_rows, len(self.tables))
+        self.tables.append(table)
+        columns = (changes[name].to_numpy() for name in ("commit_ts", "start_ts", "kind"))
+        self._pieces.append((*columns, numbers, changes["row"].combine_chunks()))
+
+    def is_empty(self) -> bool:
+        return not self._pieces
+
+    def joined(self) -> _JoinedMatches:
+        columns = [np.concatenate(column) for column in zip(*(piece[:4] for piece in self._pieces), strict=True)]
+        rows = pa.concat_arrays([_whole_rows(piece[4]) for piece in self._pieces])
+        order = np.lexsort((np.arange(len(columns[0])), columns[0]))
+        commit_ts, start_ts, kinds, numbers = (column[order] for column in columns)
+        return _JoinedMatches(self.tables, commit_ts, start_ts, kinds, numbers, order, rows)
+
+
+def _whole_rows(rows: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays(rows.chunks) if isinstance(rows, pa.ChunkedArray) else rows
+
+
+@dataclass(frozen=True, slots=True)
+class _JoinedMatches:
+    """All that fits in a window, ascending by commit timestamp; `at`: where each one's row is in `rows`."""
+
+    tables: Sequence[Table]
+    commit_ts: np.ndarray
+    start_ts: np.ndarray
+    kinds: np.ndarray
+    numbers: np.ndarray
+    at: np.ndarray
+    rows: pa.Array
+
+    def transaction(self, begin: int, end: int) -> FoundTransaction:
+        """The one whose changes lie there."""
+        places = np.arange(begin, end)
+        names = np.array([self.tables[number].full_name for number in self.numbers[begin:end].tolist()], object)
+        tables = tuple(self._table(str(name), places[names == name]) for name in dict.fromkeys(names.tolist()))
+        return FoundTransaction(int(self.commit_ts[begin]), int(self.start_ts[begin]), end - begin, tables)
+
+    def _table(self, name: str, places: np.ndarray) -> TableRows:
+        inserts, updates, deletes = (
+            int(np.count_nonzero(self.kinds[places] == kind)) for kind in (INSERT, UPDATE, DELETE)
+        )
+        keys = tuple(self._key(int(place)) for place in places[:_MAX_KEYS_SHOWN])
+        return TableRows(name, inserts, updates, deletes, keys)
+
+    def _key(self, place: int) -> str:
+        table, kind = self.tables[self.numbers[place]], int(self.kinds[place])
+        old, new = _images(table, kind, self.rows.slice(int(self.at[place]), 1))
+        image = _by_name(new if new is not None else old) or {}
+        names = [column.name for column in lookup_key_columns(table)] or [name for name in image if name != ROWID_NAME]
+        return row_text(image, names, 0)
+
+
+class _WindowScan:
+    def __init__(self, of: WindowSearch, window: WindowPayload) -> None:
+        self._storage = of.storage
+        self._query = of.query
+        self._conditions = of.conditions
+        self._filter = of.filter
+        self._check = of.check
+        self._window = window
+        self._tables = SchemaTimeline(window.schema)
+
+    def found(self) -> SearchResults:
+        found = SearchResults()
+        if self._query.wants_ddl:
+            found.ddls = list(self._ddls())
+            found.counts["ddls"] = len(found.ddls)
+            found.ddls = first_results(found.ddls, self._query)
+        ids = wanted_tables(self._window, self._filter) if self._query.row_kinds and self._window.parts else ()
+        if ids:
+            found.counts["windows"] = 1
+            found.counts["bytes"] = sum(part.bytes for part in self._window.parts)
+            self._rows(found, pa.array(sorted(ids), pa.int64()).to_numpy())
+        return found
+
+    def _ddls(self) -> Iterator[FoundDdl]:
+        query = self._query
+        for ddl in self._window.schema.ddls:
+            if ddl.has_only_begun:
+                continue  # one line a job: its last binlog's
+            drops = ddl.type in REMOVES_ROWS
+            if query.since < ddl.commit_ts <= query.until and (drops or not query.only_drops):
+                names = self._names(ddl)
+                if not query.tables or names:
+                    text = " ".join(ddl.query.split())[:_MAX_STATEMENT_CHARS]
+                    yield FoundDdl(ddl.commit_ts, action_name(ddl.type), text, names, drops)
+
+    def _names(self, ddl: DdlJob) -> tuple[str, ...]:
+        """The wanted tables that a DDL is about, under their names before and after it."""
+        both = [
+            table
+            for i, after in ddl.effect.tables.items()
+            for table in (self._tables.find(i, ddl.commit_ts), after)
+            if table is not None
+        ]
+        names = {(table.schema_name, table.name) for table in both}
+        if ddl.table_name:
+            names.add((ddl.schema_name, ddl.table_name))
+        return tuple(sorted(full_name(*name) for name in names if self._filter.wants_table(*name)))
+
+    def _rows(self, found: SearchResults, ids: np.ndarray) -> None:
+        matches = _MatchingRows()
+        for batch in iter_parts(self._storage, self._window.parts):
+            changes = pa.Table.from_batches([batch])
+            self._match(changes.filter(pa.array(self._mask(changes, ids))), matches, found)
+        if matches.is_empty():
+            return
+        joined = matches.joined()
+        _, starts, sizes = np.unique(joined.commit_ts, return_index=True, return_counts=True)
+        found.counts["transactions"] = len(starts)
+        for name, kind in (("inserts", INSERT), ("updates", UPDATE), ("deletes", DELETE)):
+            found.counts[name] = int(np.count_nonzero(joined.kinds == kind))
+        limit = self._query.limit
+        chosen = {
+            "size": np.argsort(-sizes, kind="stable"),
+            "time": np.arange(len(starts)),
+            "newest": np.arange(len(starts))[::-1],
+        }[self._query.order]
+        found.transactions = [
+            joined.transaction(int(starts[i]), int(starts[i] + sizes[i])) for i in chosen[:limit].tolist()
+        ]
+
+    def _mask(self, changes: pa.Table, ids: np.ndarray) -> np.ndarray:
+        query = self._query
+        ts = changes["commit_ts"].to_numpy()
+        mask = (ts > query.since) & (ts <= query.until) & np.isin(changes["table_id"].to_numpy(), ids)
+        wanted: np.ndarray = mask & np.isin(changes["kind"].to_numpy(), sorted(query.row_kinds))
+        return wanted
+
+    def _match(self, changes: pa.Table, matches: _MatchingRows, found: SearchResults) -> None:
+        ids = changes["table_id"].to_numpy()
+        for table_id in np.unique(ids).tolist():
+            mine = changes.filter(pa.array(ids == table_id))
+            bounds = [0, *self._tables.changed_at(table_id), np.iinfo(np.int64).max]
+            ts = mine["commit_ts"].to_numpy()
+            cuts = np.searchsorted(ts, bounds, side="right").tolist()
+            for begin, end in itertools.pairwise(cuts):
+                if begin < end:
+                    self._match_version(table_id, mine.slice(begin, end - begin), matches, found)
+
+    def _match_version(self, table_id: int, changes: pa.Table, matches: _MatchingRows, found: SearchResults) -> None:
+        """Changes of one table by one definition."""
+        table = self._tables.find(table_id, int(changes["commit_ts"][0].as_py()))
+        if table is None or not self._filter.wants_table(table.schema_name, table.name):
+            return
+        for condition in self._conditions:
+            if condition.columns:
+                found.count(condition.columns - {folded(column.name) for column in table.stored_columns})
+            changes = changes.filter(pa.array(self._matches(condition, table, changes)))
+        if changes.num_rows:
+            matches.add(table, changes)
+
+    def _matches(self, condition: ChangeCondition, table: Table, changes: pa.Table) -> np.ndarray:
+        mask = np.zeros(changes.num_rows, bool)
+        kinds = changes["kind"].to_numpy()
+        rows = _whole_rows(changes["row"])
+        for kind in np.unique(kinds).tolist():
+            places = np.flatnonzero(kinds == kind)
+            for at in range(0, len(places), DECODE_BATCH_ROWS):
+                self._check()
+                some = places[at : at + DECODE_BATCH_ROWS]
+                old, new = _images(table, kind, rows.take(pa.array(some)))
+                mask[some] = condition.fits(ChangeRows(table, len(some), _by_name(old), _by_name(new)))
+        return mask
+
+
+def _images(table: Table, kind: int, rows: pa.Array) -> tuple[pa.RecordBatch | None, pa.RecordBatch | None]:
+    if kind == INSERT:
+        return None, decode_inserts(table, rows)
+    if kind == DELETE:
+        return decode_deletes(table, rows), None
+    return decode_updates(table, rows)
+
+
+def _by_name(images: pa.RecordBatch | None) -> dict[str, pa.Array] | None:
+    return None if images is None else dict(zip(images.schema.names, images.columns, strict=True))

@@ -1,0 +1,161 @@
+"""What is known of an archive's days and bases: as much as status and retention reckon with, and small.
+
+A day of 10,000 tables has hundreds of thousands of files, a base the definitions of all tables; what is reckoned with
+here is a hundredth of it. So it can be kept beside them: see `sluice.etl.history.retain.summaries`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from sluice.etl.changes.formats.base_columns import columns_lacking_in_snapshot
+from sluice.etl.history.retain.table_events import ReadStart, TableEvent
+from sluice.relay.archive import ArchiveSegment, ArchiveSnapshot
+from sluice.relay.archive.catalogue import CatalogueDay
+
+__all__ = ["DaySummary", "SegmentSummary", "SnapshotSummary", "changes_of", "owner_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSummary:
+    """A volume `(lo, hi]`. `files`: path and bytes of its index and its log; `log_bytes`, `lake_bytes`: of all files of
+    either. `schema_version`: TiDB's at hi.
+    """
+
+    lo: int
+    hi: int
+    schema_version: int
+    log_bytes: int
+    lake_bytes: int
+    files: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def from_segment(cls, volume: ArchiveSegment) -> Self:
+        """From what the catalogue has."""
+        files = (volume.index, *((volume.log,) if volume.log else ()))
+        lake = sum(file.bytes for file in volume.lake)
+        paths = tuple((file.path, file.bytes) for file in files)
+        return cls(volume.lo, volume.hi, volume.schema_version, sum(size for _, size in paths), lake, paths)
+
+    def to_json(self) -> list[Any]:
+        """As JSON values; `from_json` is the inverse."""
+        return [self.lo, self.hi, self.schema_version, self.log_bytes, self.lake_bytes, list(map(list, self.files))]
+
+    @classmethod
+    def from_json(cls, document: list[Any]) -> Self:
+        """The inverse of `to_json`. Raises ValueError, TypeError."""
+        lo, hi, schema_version, log_bytes, lake_bytes, files = document
+        paths = tuple((str(path), int(size)) for path, size in files)
+        return cls(int(lo), int(hi), int(schema_version), int(log_bytes), int(lake_bytes), paths)
+
+
+@dataclass(frozen=True, slots=True)
+class DaySummary:
+    """A day of the catalogue. `follows`: where the volume before its first one ends (TSO), None if the archive begins
+    here. `changes`: of each table, by id. `turns`: what DDL did, None: its volumes' indexes tell.
+    """
+
+    day: str
+    follows: int | None
+    volumes: tuple[SegmentSummary, ...]
+    changes: Mapping[int, int] = field(default_factory=dict)
+    turns: tuple[TableEvent, ...] | None = None
+
+    @classmethod
+    def from_day(cls, day: CatalogueDay) -> Self:
+        """From what the catalogue has."""
+        volumes = tuple(map(SegmentSummary.from_segment, day.volumes))
+        return cls(day.day, day.follows, volumes, changes_of(day.volumes))
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        turns = self.turns or ()
+        return {
+            "day": self.day, "follows": self.follows, "volumes": [volume.to_json() for volume in self.volumes],
+            "changes": {str(i): count for i, count in self.changes.items()},
+            "turns": [[turn.ts, turn.table_id, turn.name, turn.begins, list(turn.takes)] for turn in turns],
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`. Raises KeyError, ValueError, TypeError."""
+        turns = tuple(
+            TableEvent(ts, table, name, begins, tuple(takes)) for ts, table, name, begins, takes in raw["turns"]
+        )
+        volumes = tuple(map(SegmentSummary.from_json, raw["volumes"]))
+        changes = {int(i): int(count) for i, count in raw["changes"].items()}
+        return cls(str(raw["day"]), raw["follows"], volumes, changes, turns)
+
+
+def changes_of(volumes: Iterable[ArchiveSegment]) -> dict[int, int]:
+    """How many changes of each table there are in some volumes, by id."""
+    found: dict[int, int] = {}
+    for volume in volumes:
+        for table_id, count in volume.tables.items():
+            found[table_id] = found.get(table_id, 0) + count
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSummary:
+    """A base as of `ts` (TSO). `tables`: names by id; `own_bytes`: of the files in its own folder, `others`: path and
+    bytes of those in the folders of older ones; `columns_lacking_in_snapshot`: ids of tables that can't be restored
+    from it, as it lacks values of theirs.
+    """
+
+    id: str
+    ts: int
+    made_ms: int
+    made_from: str
+    rows: int
+    tables: Mapping[int, str]
+    own_bytes: int
+    others: Mapping[str, int]
+    lacking: frozenset[int] = frozenset()
+
+    @classmethod
+    def from_snapshot(cls, base: ArchiveSnapshot) -> Self:
+        """From its manifest."""
+        files = {file.path: file.bytes for table in base.tables for file in table.files}
+        others = {path: size for path, size in files.items() if owner_of(path) != base.id}
+        tables = {int(table.table["id"]): table.full_name for table in base.tables}
+        own = sum(files.values()) - sum(others.values())
+        lacks = frozenset(int(table.table["id"]) for table in base.tables if columns_lacking_in_snapshot(table))
+        return cls(base.id, base.ts, base.made_ms, base.made_from, base.rows, tables, own, others, lacks)
+
+    @property
+    def snapshot(self) -> ReadStart:
+        """Return where a restore may begin: with the tables that it can be had of whole."""
+        tables = {i: name for i, name in self.tables.items() if i not in self.lacking}
+        return ReadStart(self.ts, tables, self.id)
+
+    @property
+    def bytes(self) -> int:
+        """Of all files that it names."""
+        return self.own_bytes + sum(self.others.values())
+
+    @property
+    def refers_to(self) -> tuple[str, ...]:
+        """The ids of older bases in whose folders files of this one lie."""
+        return tuple(sorted({owner_of(path) for path in self.others}))
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        return {
+            "id": self.id, "ts": self.ts, "made_ms": self.made_ms, "made_from": self.made_from, "rows": self.rows,
+            "tables": {str(i): name for i, name in self.tables.items()}, "own_bytes": self.own_bytes,
+            "others": dict(self.others), "lacking": sorted(self.lacking),
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`. Raises TypeError, ValueError."""
+        tables = {int(i): name for i, name in raw["tables"].items()}
+        return cls(**{**raw, "tables": tables, "lacking": frozenset(raw["lacking"])})
+
+
+def owner_of(path: str) -> str:
+    """The id of the base in whose folder a file lies."""
+    return path.split("/")[1]

@@ -1,0 +1,100 @@
+"""What an archive holds, as far as it is there: stretches of its chain, and the holes between them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from sluice.etl.history.retain.catalogue_summary import DaySummary, SegmentSummary
+from sluice.relay import RelayCorruptError
+from sluice.relay.archive import Archive, day_of
+from sluice.relay.storage import Storage
+from sluice.tidb import tso
+
+__all__ = ["ArchiveContents", "ChainGap", "read_contents"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChainGap:
+    """What was committed in `(lo, hi]` (TSO) can't be had from the archive; `why`, with the place."""
+
+    lo: int
+    hi: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveContents:
+    """The days of an archive that have volumes, in order, and its holes."""
+
+    days: tuple[DaySummary, ...]
+    holes: tuple[ChainGap, ...]
+
+    @property
+    def volumes(self) -> tuple[SegmentSummary, ...]:
+        """All of them, in order."""
+        return tuple(volume for day in self.days for volume in day.volumes)
+
+    @property
+    def unbroken(self) -> tuple[SegmentSummary, ...]:
+        """The volumes behind the last hole."""
+        after = max((hole.hi for hole in self.holes), default=0)
+        return tuple(volume for volume in self.volumes if volume.lo >= after)
+
+
+def read_contents(archive: Archive, load: Callable[[str], DaySummary]) -> ArchiveContents:
+    """Look through the whole catalogue, of which `load` tells a day, and whether the files of the log are there in
+    their length. What is damaged is a hole, never an error. Raises OSError.
+    """
+    holes: list[ChainGap] = []
+    days = tuple(_listed_days(archive, load, holes))
+    volumes = [volume for day in days for volume in day.volumes]
+    known = {hole.hi for hole in holes}
+    for before, volume in itertools.pairwise(volumes):
+        if before.hi < volume.lo and volume.lo not in known:
+            why = f"{archive.url}/days: no volume begins at {before.hi}, but one at {volume.lo}"
+            holes.append(ChainGap(before.hi, volume.lo, why))
+    holes += _missing_files(archive.storage, volumes)
+    return ArchiveContents(days, tuple(sorted(holes, key=lambda hole: hole.lo)))
+
+
+def _listed_days(archive: Archive, load: Callable[[str], DaySummary], holes: list[ChainGap]) -> Iterator[DaySummary]:
+    """The days that the catalogue names; `holes` gets what can't be read of it."""
+    at: int | None = None
+    unread = ""
+    for name in archive.catalogue.days():
+        try:
+            day = load(name)
+        except RelayCorruptError as error:
+            unread = str(error)
+            continue
+        if not day.volumes:
+            continue
+        first = day.volumes[0]
+        if unread or (at is None and day.follows is not None):
+            why = unread or f"{archive.url}/days: what is before {day.day} is missing"
+            holes.append(ChainGap(at if at is not None else _chain_beginning(day.follows, first), first.lo, why))
+            unread = ""
+        yield day
+        at = day.volumes[-1].hi
+    if unread:
+        holes.append(ChainGap(at or 0, max(at or 0, tso.wall_clock()), unread))
+
+
+def _chain_beginning(follows: int | None, first: SegmentSummary) -> int:
+    """Where a hole at the beginning of all begins, as far as that is known."""
+    return min(follows if follows is not None else 0, first.lo)
+
+
+def _missing_files(storage: Storage, volumes: Iterable[SegmentSummary]) -> Iterator[ChainGap]:
+    sizes: dict[str, Mapping[str, int]] = {}
+    for volume in volumes:
+        for path, size in volume.files:
+            folder, _, name = path.rpartition("/")
+            if folder not in sizes:
+                sizes[folder] = storage.sizes(folder)
+            found = sizes[folder].get(name)
+            if found != size:
+                what = "is missing" if found is None else f"has {found:,} bytes, not {size:,}"
+                yield ChainGap(volume.lo, volume.hi, f"{storage.url}/{path} {what} (volume of {day_of(volume.lo)})")

@@ -1,0 +1,96 @@
+"""From an archive to what retention and status reckon with: its chain, what DDL did, its bases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from sluice.etl.history.retain.catalogue_summary import SegmentSummary
+from sluice.etl.history.retain.contents import ArchiveContents
+from sluice.etl.history.retain.policy import ArchiveInventory
+from sluice.etl.history.retain.table_events import ReadStart, TableEvent
+from sluice.relay import WindowRecord
+from sluice.relay.archive import Archive
+from sluice.tidb.ddl_actions import Action
+from sluice.tidb.ddl_job import DdlJob
+
+__all__ = ["events_between", "events_of_window", "inventory_of"]
+
+_CREATING_ACTIONS = frozenset(
+    {
+        Action.CREATE_TABLE,
+        Action.CREATE_TABLES,
+        Action.CREATE_VIEW,
+        Action.CREATE_SEQUENCE,
+        Action.TRUNCATE_TABLE,
+    }
+)
+"""Jobs after which a table that wasn't there before is there, without rows."""
+
+
+def inventory_of(
+    archive: Archive, contents: ArchiveContents, bases: Iterable[ReadStart], floor_ts: int = 0
+) -> ArchiveInventory | None:
+    """What there is behind the last hole and `floor_ts`, None if nothing is. Raises RelayCorruptError, OSError."""
+    volumes = [volume for volume in contents.unbroken if volume.hi > floor_ts]
+    if not volumes:
+        return None
+    turns = tuple(_events_after(archive, contents, volumes[0].lo))
+    return ArchiveInventory(volumes[0].lo, volumes[-1].hi, tuple(bases), turns)
+
+
+def _events_after(archive: Archive, contents: ArchiveContents, after_ts: int) -> Iterator[TableEvent]:
+    """What DDL did after a moment at which a volume begins."""
+    version = -1
+    for day in contents.days:
+        volumes = [volume for volume in day.volumes if volume.lo >= after_ts]
+        if not volumes:
+            continue
+        if day.turns is None:
+            yield from events_between(archive, volumes, version)
+        else:
+            yield from (turn for turn in day.turns if turn.ts > after_ts)
+        version = volumes[-1].schema_version
+
+
+def events_between(archive: Archive, volumes: Iterable[SegmentSummary], version: int) -> Iterator[TableEvent]:
+    """What DDL did in volumes, before which TiDB's schema version was `version`. Only indexes of those are read that
+    leave another version than the one before. Raises RelayCorruptError, OSError.
+    """
+    log = archive.log
+    for volume in volumes:
+        if volume.schema_version != version:
+            for window in log.windows(volume.lo, volume.hi):
+                yield from events_of_window(window)
+        version = volume.schema_version
+
+
+def events_of_window(window: WindowRecord) -> Iterator[TableEvent]:
+    """What a window's DDL did to tables."""
+    there = {int(table_id) for table_id, table in window.tables.items() if table}
+    for document in window.ddls:
+        yield from _events_of_ddl(document, there)
+
+
+def _events_of_ddl(document: Mapping[str, Any], there: set[int]) -> Iterator[TableEvent]:
+    """What one DDL did; `there` are the tables that are known to exist before, and then afterwards."""
+    ddl = DdlJob.from_json(document)
+    tables = ddl.effect.tables
+    gone = tuple(table_id for table_id in tables if tables[table_id] is None)
+    before = frozenset(there)
+    moved = tuple(table_id for table_id in tables if table_id in before)
+    for table_id, table in tables.items():
+        if table is None:
+            there.discard(table_id)
+            continue
+        there.add(table_id)
+        name = table.full_name
+        if ddl.type == Action.EXCHANGE_PARTITION:
+            yield TableEvent(ddl.commit_ts, table_id, name, takes=moved or (table_id,))
+        elif table_id in before:
+            yield TableEvent(ddl.commit_ts, table_id, name)
+        elif ddl.type in _CREATING_ACTIONS:
+            yield TableEvent(ddl.commit_ts, table_id, name, begins=True)
+        else:  # recovered, or under another id than before: (re)partitioned
+            yield TableEvent(ddl.commit_ts, table_id, name, takes=gone or (table_id,))
+    yield from (TableEvent(ddl.commit_ts, table_id, None) for table_id in gone)

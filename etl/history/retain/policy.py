@@ -1,0 +1,153 @@
+"""What the promised range needs, and so what may go. Pure: no clock, no files.
+
+The promise: every table that can be had at a moment of the promised range can be had there afterwards. To have it one
+needs a base at or before that moment which holds it, and the chain from there to it; or the chain since it was created.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sluice.etl.history.retain.table_events import ReadStart, RestoreStart, TableEvent, restorable_at
+from sluice.tidb import tso
+
+__all__ = [
+    "ArchiveInventory",
+    "RetentionDecision",
+    "RetentionPolicy",
+    "decide_retention",
+    "pinned_by",
+    "recovery_window_start",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveInventory:
+    """What an archive holds: its chain `(lo, hi]` (TSO), without holes, the bases in it that can be read, and what DDL
+    did, ascending.
+    """
+
+    lo: int
+    hi: int
+    bases: tuple[ReadStart, ...]
+    turns: tuple[TableEvent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """What settings ask for, in ms, 0 for ever; and which tables count, by full name."""
+
+    log_ms: int
+    snapshots_ms: int
+    wanted: Callable[[str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionDecision:
+    """What may go: the bases `forget`, and the chain through `before_ts` (TSO), 0 for none. What is kept of it relies
+    on the bases `rely_on`: they are to be read before anything goes. `pinned_by` says which table, or what else, needs
+    the oldest of the chain.
+    """
+
+    promised_ts: int
+    forget: tuple[str, ...] = ()
+    before_ts: int = 0
+    depends_on: tuple[str, ...] = ()
+    held_by: str = ""
+
+
+def recovery_window_start(facts: ArchiveInventory, keep: RetentionPolicy, now_ts: int) -> int:
+    """The first moment (TSO) that is promised. `now_ts` is the earlier of the upstream's and this machine's time, so
+    that a clock that is wrong makes the range longer, never shorter.
+    """
+    if not keep.log_ms:
+        return facts.lo
+    return max(facts.lo, _now(facts, now_ts) - tso.span(keep.log_ms))
+
+
+def _now(facts: ArchiveInventory, now_ts: int) -> int:
+    return min(facts.hi, now_ts)
+
+
+def decide_retention(
+    facts: ArchiveInventory, keep: RetentionPolicy, now_ts: int, held: Sequence[str] = (), held_ts: int | None = None
+) -> RetentionDecision:
+    """What may go of an archive. `held`: bases, `held_ts`: the chain from here on, that somebody uses now."""
+    promised = recovery_window_start(facts, keep, now_ts)
+    chosen = _restore_starts(facts, keep, promised)
+    relied = {origin.base for origin in chosen.values() if origin.base}
+    stay = relied | set(held) | {base.id for base in facts.bases if base.ts > promised}
+    thin, thin_rely = _thin_out(facts, keep, now_ts, promised, frozenset(stay - set(held)))
+    old = {base.id for base in facts.bases if keep.log_ms and base.ts <= _now(facts, now_ts) - tso.span(keep.log_ms)}
+    forget = old - stay | (thin - set(held))
+    before, why = _cut_chain(facts, promised, chosen, held_ts)
+    rely_on = tuple(sorted(relied | thin_rely)) if forget or before else ()
+    return RetentionDecision(promised, tuple(sorted(forget)), before, rely_on, why)
+
+
+def pinned_by(facts: ArchiveInventory, keep: RetentionPolicy, now_ts: int) -> str:
+    """As `decide_retention` says it, without a look at what may go."""
+    promised = recovery_window_start(facts, keep, now_ts)
+    return _cut_chain(facts, promised, _restore_starts(facts, keep, promised), None)[1]
+
+
+def _restore_starts(facts: ArchiveInventory, keep: RetentionPolicy, moment: int) -> dict[int, RestoreStart]:
+    """From where each table that counts is best had at `moment`: with the shortest chain."""
+    best: dict[int, RestoreStart] = {}
+    for start in _possible_starts(facts, moment):
+        for table_id, origin in restorable_at(start, facts.turns, moment).items():
+            there = best.get(table_id)
+            if keep.wanted(origin.name) and (there is None or origin.needs_ts > there.needs_ts):
+                best[table_id] = origin
+    return best
+
+
+def _possible_starts(facts: ArchiveInventory, moment: int) -> Iterator[ReadStart]:
+    yield ReadStart(facts.lo)
+    yield from (base for base in facts.bases if facts.lo <= base.ts <= moment)
+
+
+def _cut_chain(
+    facts: ArchiveInventory, promised: int, chosen: Mapping[int, RestoreStart], held_ts: int | None
+) -> tuple[int, str]:
+    """Through where the chain may go, and what holds the rest."""
+    before, why = promised, "the time to keep"
+    for origin in sorted(chosen.values(), key=lambda origin: origin.name):
+        if origin.needs_ts < before:
+            before = origin.needs_ts
+            why = f"{origin.name}, {f'in the base {origin.base}' if origin.base else 'of which no base holds rows yet'}"
+    if held_ts is not None and held_ts < before:
+        before, why = held_ts, "who reads it now"
+    return (before if before > facts.lo else 0), why
+
+
+def _thin_out(
+    facts: ArchiveInventory, keep: RetentionPolicy, now_ts: int, promised: int, stay: frozenset[str]
+) -> tuple[set[str], set[str]]:
+    """Which bases inside the promised range may go, as one a span is left; and on which ones their tables rely then."""
+    if not keep.snapshots_ms:
+        return set(), set()
+    span = tso.span(keep.snapshots_ms)
+    left = sorted((base for base in facts.bases if base.id in stay), key=lambda base: base.ts)
+    first: dict[int, str] = {}
+    for base in left:
+        first.setdefault(base.ts // span, base.id)
+    old = [base for base in left if promised < base.ts <= _now(facts, now_ts) - span and base.id not in first.values()]
+    thin: list[ReadStart] = []
+    for base in old:
+        others = [one for one in left if one is not base]
+        if {i for i, name in base.tables.items() if keep.wanted(name)} <= _starts_without(
+            facts, keep, others, base.ts
+        ).keys():
+            thin.append(base)
+            left = others
+    rely = (origin.base for base in thin for origin in _starts_without(facts, keep, left, base.ts).values())
+    return {base.id for base in thin}, set(rely) - {""}
+
+
+def _starts_without(
+    facts: ArchiveInventory, keep: RetentionPolicy, others: Sequence[ReadStart], moment: int
+) -> dict[int, RestoreStart]:
+    """From where each table that counts is had at `moment` if there are only `others`."""
+    return _restore_starts(replace(facts, bases=tuple(others)), keep, moment)

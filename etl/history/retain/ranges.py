@@ -1,0 +1,64 @@
+"""From when to when each table can be restored. Pure, like `sluice.etl.history.retain.table_events`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from sluice.etl.history.retain.policy import ArchiveInventory
+from sluice.etl.history.retain.table_events import ReadStart, restorable_since
+
+__all__ = ["TableRange", "table_ranges"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableRange:
+    """A table can be restored as of any moment from `from_ts` (TSO) on, until `until_ts`, when it was dropped; None: it
+    is there. `base`: the oldest one that holds it; "" if it is known since it was created, or came back.
+    """
+
+    name: str
+    from_ts: int
+    until_ts: int | None
+    base: str
+
+
+@dataclass(frozen=True, slots=True)
+class _IdRange:
+    """Of one id."""
+
+    table_id: int
+    range: TableRange
+
+
+def table_ranges(facts: ArchiveInventory) -> list[TableRange]:
+    """Every table that can be restored at some moment, by name and time; one that TRUNCATE or PARTITION BY gave another
+    id is one table.
+    """
+    found: list[TableRange] = []
+    for life in sorted(_id_ranges(facts), key=lambda life: (life.range.name, life.range.from_ts)):
+        before = found[-1] if found else None
+        if before is not None and (before.name, before.until_ts) == (life.range.name, life.range.from_ts):
+            found[-1] = replace(before, until_ts=life.range.until_ts)
+        else:
+            found.append(life.range)
+    return found
+
+
+def _id_ranges(facts: ArchiveInventory) -> Iterator[_IdRange]:
+    first: dict[int, tuple[int, str]] = {}
+    names: dict[int, str] = {}
+    starts = [ReadStart(facts.lo), *(base for base in facts.bases if facts.lo <= base.ts <= facts.hi)]
+    for start in starts:
+        for table_id, (since, name) in restorable_since(start, facts.turns, facts.hi).items():
+            base = start.id if table_id in start.tables else ""
+            if table_id not in first or since < first[table_id][0]:
+                first[table_id] = (since, base)
+            names[table_id] = name
+    gone: dict[int, int | None] = {}
+    for turn in facts.turns:
+        gone[turn.table_id] = turn.ts if turn.name is None else None
+    for table_id, (since, base) in first.items():
+        until = gone.get(table_id)
+        if until is None or until > since:
+            yield _IdRange(table_id, TableRange(names[table_id], since, until, base))

@@ -1,0 +1,33 @@
+"""Which tables can be had at a moment, from one base."""
+
+from __future__ import annotations
+
+from sluice.etl.history.retain.catalogue_summary import SnapshotSummary
+from sluice.etl.history.retain.contents import read_contents
+from sluice.etl.history.retain.facts import inventory_of
+from sluice.etl.history.retain.summaries import CachedSummaries
+from sluice.etl.history.retain.table_events import ReadStart, restorable_at
+from sluice.etl.settings import Settings
+from sluice.relay.archive import Archive, ArchiveSnapshot
+from sluice.tidb.table_name import TableName
+
+__all__ = ["tables_restorable_at"]
+
+
+def tables_restorable_at(
+    settings: Settings, base: ArchiveSnapshot | None, ts: int, *, whole: bool = True
+) -> dict[int, str]:
+    """The tables that the settings want and that can be had at `ts` (TSO) from `base` (None: from the archive's
+    beginning) by reading the archive: their names then, by id. `whole`: with all columns that a restore needs. Raises
+    RelayCorruptError, OSError.
+    """
+    archive = Archive.open(settings.archive_url)
+    facts = inventory_of(archive, read_contents(archive, CachedSummaries(archive).day), ())
+    start = ReadStart(facts.lo if facts is not None else 0)
+    if base is not None:
+        known = SnapshotSummary.from_snapshot(base)
+        start = known.snapshot if whole else ReadStart(known.ts, known.tables, known.id)
+    turns = facts.turns if facts is not None else ()
+    filters = settings.rules.filters
+    had = restorable_at(start, turns, ts).items()
+    return {i: origin.name for i, origin in had if filters.wants_table(*TableName.parse(origin.name))}

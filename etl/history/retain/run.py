@@ -1,0 +1,191 @@
+"""Removes what settings let go of: windows of the relay log, bases, volumes. The one road on which anything goes.
+
+Each step leaves what is right, so a kill anywhere is made good by the next run; two at a time do the same twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from sluice.etl.changes.rules import Filter
+from sluice.etl.history.retain.catalogue_summary import SnapshotSummary
+from sluice.etl.history.retain.checked import VerifiedSnapshots
+from sluice.etl.history.retain.contents import ArchiveContents, read_contents
+from sluice.etl.history.retain.errors import RetainError
+from sluice.etl.history.retain.facts import inventory_of
+from sluice.etl.history.retain.policy import ArchiveInventory, RetentionDecision, RetentionPolicy, decide_retention
+from sluice.etl.history.retain.purge_relay import PurgeResult, purge_windows
+from sluice.etl.history.retain.summaries import DirectSummaries, readable_snapshots, refresh_summaries
+from sluice.etl.settings import Settings, SettingsError
+from sluice.etl.settings.pipelines import pipelines
+from sluice.relay import RelayError
+from sluice.relay.archive import Archive, ArchiveSnapshot, Pin, Pins, SnapshotStore, active_pins, remove_unreferenced
+from sluice.relay.jobs import Jobs
+from sluice.tidb import tso
+from sluice.tidb.table_name import TableName
+
+__all__ = ["RetainSummary", "policy_of", "retain"]
+
+log = logging.getLogger("sluice.archive")
+
+
+@dataclass(frozen=True, slots=True)
+class RetainSummary:
+    """What was removed: `windows` of the relay log, `bases` by id, `volumes` with their `bytes`; and what holds the
+    oldest of the rest, in words.
+    """
+
+    windows: int = 0
+    verified_changes: int = 0
+    relay_held_by: str = ""
+    bases: tuple[str, ...] = ()
+    volumes: int = 0
+    bytes: int = 0
+    files: int = 0
+    promised_ts: int = 0
+    archive_held_by: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+
+def retain(settings: Settings, stop: Callable[[], bool] = lambda: False) -> RetainSummary:
+    """Remove what may go, until `stop`. What can't be judged stays, and is an error when everything else is done.
+    Raises RetainError, RelayCorruptError, RelayGapError, OSError.
+    """
+    relay, archive = settings.open_relay(), Archive.open(settings.archive_url)
+    failed: RelayError | RetainError | None = None
+    gone = PurgeResult()
+    try:
+        gone = purge_windows(relay, archive, settings.relay.keep_ms, stop)
+    except (RelayError, RetainError) as error:
+        failed = error
+    summary = RetainSummary(gone.windows, gone.changes, gone.held_by)
+    try:
+        if not stop():
+            summary = _purge_archive(archive, Jobs.for_pipeline(relay), policy_of(settings), summary)
+    finally:
+        refresh_summaries(relay, archive)
+    log.info("retention: %s", summary.as_dict())
+    if failed is not None:
+        raise failed
+    return summary
+
+
+def policy_of(settings: Settings) -> RetentionPolicy:
+    """What the settings ask for. A table counts if any pipeline of this installation on the archive wants it; each
+    does while the settings of another pipeline can't be read.
+    """
+    filters = [settings.rules.filters]
+    try:
+        filters += [other.rules.filters for other in _other_settings_of_archive(settings.archive_url)]
+    except (SettingsError, OSError) as error:
+        log.warning("every table counts, as the settings of another pipeline can't be read: %s", error)
+        filters.append(Filter())
+
+    def wanted(name: str) -> bool:
+        table = TableName.parse(name)
+        return any(each.wants_table(*table) for each in filters)
+
+    return RetentionPolicy(settings.archive.keep_ms, settings.archive.bases_keep_ms, wanted)
+
+
+def _other_settings_of_archive(archive_url: str) -> Iterator[Settings]:
+    """Yield the settings of the pipelines of this installation on that archive. Raises SettingsError."""
+    for pipeline in pipelines().values():
+        if pipeline.path is not None and (settings := pipeline.settings).archive_url == archive_url:
+            yield settings
+
+
+def _purge_archive(archive: Archive, jobs: Jobs, keep: RetentionPolicy, summary: RetainSummary) -> RetainSummary:
+    contents = read_contents(archive, DirectSummaries(archive).day)
+    _refuse_gaps(archive, contents, keep)
+    if not contents.volumes:
+        return summary
+    holds, end = Pins(archive.storage), contents.volumes[-1].hi
+    living = active_pins(archive, jobs.is_over, end, bury=True)
+    _finish_removal(archive, holds, living)
+    bases, faults = readable_snapshots(SnapshotStore(archive.storage).find, archive)
+    snapshots = [SnapshotSummary.from_snapshot(base).snapshot for base in bases]
+    facts = inventory_of(archive, contents, snapshots, holds.removal_mark().before_ts)
+    if facts is None:
+        return summary
+    found = _verified_decision(
+        VerifiedSnapshots(archive), facts, bases, lambda facts: _retention_decision(facts, keep, living), faults
+    )
+    before = max((volume.hi for volume in contents.volumes[:-1] if volume.hi <= found.before_ts), default=0)
+    floor = holds.advance_removal(before, found.forget)
+    living = active_pins(archive, jobs.is_over, end)
+    gone = _finish_removal(archive, holds, living)
+    removed = archive.remove(_removable_through(floor.before_ts, living))
+    files = remove_unreferenced(archive, jobs.is_over)
+    if faults:
+        raise RetainError("; ".join(faults), way_out="`sluice base forget` the damaged one, and make another")
+    return replace(
+        summary,
+        bases=gone,
+        volumes=len(removed),
+        bytes=sum(volume.bytes for volume in removed),
+        files=files,
+        promised_ts=found.promised_ts,
+        archive_held_by=found.held_by,
+    )
+
+
+def _finish_removal(archive: Archive, holds: Pins, living: Mapping[str, Pin]) -> tuple[str, ...]:
+    """Forget the bases that the floor names, unless somebody reads them; which."""
+    bases = SnapshotStore(archive.storage)
+    held = {name for hold in living.values() for name in hold.bases}
+    gone = tuple(name for name in holds.removal_mark().bases if name not in held)
+    for name in gone:
+        bases.forget(name)
+    if gone:
+        bases.sweep()
+        holds.advance_removal(0, (), gone)
+        VerifiedSnapshots(archive).forget(frozenset(bases.ids()))
+    return gone
+
+
+def _removable_through(before: int, living: Mapping[str, Pin]) -> int:
+    """Through where the chain may go, as nobody reads what lies there."""
+    return min([before, *(hold.from_ts for hold in living.values())])
+
+
+def _retention_decision(facts: ArchiveInventory, keep: RetentionPolicy, living: Mapping[str, Pin]) -> RetentionDecision:
+    held = sorted({name for hold in living.values() for name in hold.bases})
+    held_ts = min((hold.from_ts for hold in living.values()), default=None)
+    return decide_retention(facts, keep, tso.wall_clock(), held, held_ts)
+
+
+def _verified_decision(
+    checked: VerifiedSnapshots,
+    facts: ArchiveInventory,
+    bases: Sequence[ArchiveSnapshot],
+    judge: Callable[[ArchiveInventory], RetentionDecision],
+    faults: list[str],
+) -> RetentionDecision:
+    """What may go, with every base that the rest relies on read; `faults` gets what is wrong with some."""
+    by_id = {base.id: base for base in bases}
+    while True:
+        found = judge(facts)
+        bad = {name: fault for name in found.depends_on if (fault := checked.fault(by_id[name])) is not None}
+        if not bad:
+            return found
+        faults += bad.values()
+        facts = replace(facts, bases=tuple(base for base in facts.bases if base.id not in bad))
+
+
+def _refuse_gaps(archive: Archive, contents: ArchiveContents, keep: RetentionPolicy) -> None:
+    """Raises RetainError if there is a hole that matters: what lies beside it may be what it is repaired with."""
+    end = contents.volumes[-1].hi if contents.volumes else 0
+    since = min(end, tso.wall_clock()) - tso.span(keep.log_ms) if keep.log_ms else 0
+    holes: Iterable[str] = [hole.why for hole in contents.holes if hole.hi > since]
+    if holes:
+        raise RetainError(
+            f"{archive.url} has holes, so nothing is removed from it: {'; '.join(holes)}",
+            way_out="bring the files back from a copy, or wait until the holes are older than [archive] keep",
+        )

@@ -1,0 +1,102 @@
+"""How much is where, how fast it grows, and when the disk is full at that rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sluice.etl.history.retain.catalogue_summary import SegmentSummary, SnapshotSummary, owner_of
+from sluice.etl.history.retain.summaries import HourSizes
+from sluice.relay import RelayLog, hour_of
+from sluice.tidb import tso
+
+__all__ = ["DiskUsage", "Growth", "archive_usage", "days_until_full", "relay_usage", "snapshots_usage"]
+
+_DAY_MS = 86_400_000
+_HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """So many bytes a day come, for so many days more; None: for ever. Then as many go as come."""
+
+    bytes_a_day: float
+    days: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """What something takes, and how it grows."""
+
+    bytes: int
+    growth: Growth
+
+
+def relay_usage(relay: RelayLog, keep_ms: int) -> DiskUsage:
+    """The relay log's parts and records. Raises RelayCorruptError, OSError."""
+    first, last = relay.first(), relay.last()
+    hours = HourSizes(relay.storage).all()
+    size = sum(records + parts for records, parts in hours.values())
+    if first is None or last is None:
+        return DiskUsage(size, Growth(0.0, None))
+    since = max(first.lo, last.hi - tso.span(_DAY_MS))
+    lately = sum(parts for hour, (_, parts) in hours.items() if hour >= hour_of(since))
+    # The first window begins at nought where all that the pumps had was landed.
+    return DiskUsage(
+        size, Growth(_bytes_per_day(lately, since, last.hi), _days_left(keep_ms, first.lo or first.hi, last.hi))
+    )
+
+
+def archive_usage(volumes: Sequence[SegmentSummary], keep_ms: int, *, lake: bool) -> DiskUsage:
+    """The archive's log, or its lake."""
+
+    def taken(found: Iterable[SegmentSummary]) -> int:
+        return sum(volume.lake_bytes if lake else volume.log_bytes for volume in found)
+
+    if not volumes:
+        return DiskUsage(0, Growth(0.0, None))
+    end = volumes[-1].hi
+    lately = [volume for volume in volumes if volume.hi > end - tso.span(_DAY_MS)]
+    first = volumes[0]
+    rate = _bytes_per_day(taken(lately), lately[0].lo or end - tso.span(_DAY_MS), end)
+    return DiskUsage(taken(volumes), Growth(rate, _days_left(keep_ms, first.lo or first.hi, end)))
+
+
+def snapshots_usage(bases: Sequence[SnapshotSummary], keep_ms: int) -> DiskUsage:
+    """All bases, a file that several refer to counted once. What they grow by is what the last one took of its own, as
+    often as they were made of late.
+    """
+    there = {base.id for base in bases}
+    left = {path: size for base in bases for path, size in base.others.items() if owner_of(path) not in there}
+    size = sum(base.own_bytes for base in bases) + sum(left.values())
+    if len(bases) < 2:
+        return DiskUsage(size, Growth(0.0, None))
+    last, before = bases[-1], bases[-2]
+    between = max(tso.ms_between(before.ts, last.ts), _HOUR_MS)
+    rate = last.own_bytes / between * _DAY_MS
+    return DiskUsage(size, Growth(rate, _days_left(keep_ms, bases[0].ts, last.ts)))
+
+
+def days_until_full(free: int, growths: Iterable[Growth]) -> float | None:
+    """In how many days so many bytes are taken; None: never, as what goes makes room for what comes."""
+    running = [growth for growth in growths if growth.bytes_a_day > 0 and growth.days != 0]
+    left, day = float(free), 0.0
+    while running:
+        rate = sum(growth.bytes_a_day for growth in running)
+        ends = min((growth.days for growth in running if growth.days is not None), default=None)
+        if ends is None or left <= rate * (ends - day):
+            return day + left / rate
+        left -= rate * (ends - day)
+        day = ends
+        running = [growth for growth in running if growth.days is None or growth.days > day]
+    return None
+
+
+def _bytes_per_day(new: int, lo: int, hi: int) -> float:
+    """Bytes a day; what spans less than an hour is taken for an hour's."""
+    return new / max(tso.ms_between(lo, hi), _HOUR_MS) * _DAY_MS
+
+
+def _days_left(keep_ms: int, lo: int, hi: int) -> float | None:
+    """For how many days nothing goes yet, None for ever."""
+    return max(0.0, (keep_ms - tso.ms_between(lo, hi)) / _DAY_MS) if keep_ms else None

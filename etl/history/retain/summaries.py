@@ -1,0 +1,251 @@
+"""What is known of days, bases and hours of the relay log, kept beside them so that nobody who only wants to look reads
+hundreds of thousands of files for it.
+
+    <archive>/summaries/days/<YYYY-MM-DD>.json    `sluice.etl.history.retain.catalogue_summary.DaySummary`
+    <archive>/summaries/bases/<base id>.json      `sluice.etl.history.retain.catalogue_summary.SnapshotSummary`
+    <relay log>/summaries/hours.json              bytes of the window records and the parts of each hour
+
+They are written by the DAG `archive`, when it has archived, compacted and removed. Each names the bytes of the document
+that it was made of, by length and CRC-32C, and is believed only while these are what is there; what is damaged, older
+or missing is passed over, and the documents themselves are read. Nothing is ever removed on a summary's word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeVar
+
+import google_crc32c
+
+from sluice.etl.history.retain.catalogue_summary import DaySummary, SnapshotSummary
+from sluice.etl.history.retain.facts import events_between
+from sluice.etl.history.retain.table_events import TableEvent
+from sluice.relay import RelayCorruptError, RelayError, RelayLog
+from sluice.relay.archive import Archive, Pins, SnapshotStore
+from sluice.relay.checksummed import decode_checksummed, encode_checksummed
+from sluice.relay.storage import Storage
+
+__all__ = [
+    "CachedSummaries",
+    "DirectSummaries",
+    "HourSizes",
+    "SummarySource",
+    "readable_snapshots",
+    "refresh_summaries",
+]
+
+log = logging.getLogger("sluice.archive")
+
+_FORMAT = 2
+_FOLDER = "summaries"
+_HOURS = f"{_FOLDER}/hours.json"
+
+T = TypeVar("T")
+
+
+class SummarySource(Protocol):
+    """An archive's days and bases. Both methods raise RelayCorruptError for a document that can't be read, OSError."""
+
+    def day(self, name: str) -> DaySummary: ...
+
+    def base(self, name: str) -> SnapshotSummary | None: ...
+
+
+class DirectSummaries:
+    """From the documents themselves."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self._bases = SnapshotStore(archive.storage)
+
+    def day(self, name: str) -> DaySummary:
+        """A day of the catalogue."""
+        return DaySummary.from_day(self._archive.catalogue.load(name))
+
+    def base(self, name: str) -> SnapshotSummary | None:
+        """None if there is none, or none yet."""
+        found = self._bases.find(name)
+        return SnapshotSummary.from_snapshot(found) if found is not None else None
+
+
+class CachedSummaries:
+    """From the summaries, as far as they are right; else from the documents."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self._storage = archive.storage
+        self._bases = SnapshotStore(archive.storage)
+        self._direct = DirectSummaries(archive)
+
+    def day(self, name: str) -> DaySummary:
+        """A day of the catalogue."""
+        text = self._archive.catalogue.text(name)
+        kept = self._load(_day_path(name), text, DaySummary.from_json)
+        return kept or self._direct.day(name)
+
+    def base(self, name: str) -> SnapshotSummary | None:
+        """None if there is none, or none yet."""
+        kept = self._load(_base_path(name), self._bases.text(name), SnapshotSummary.from_json)
+        return kept or self._direct.base(name)
+
+    def refresh(self) -> None:
+        """Write those that are missing or no longer right; take away those of what is gone. What can't be read has
+        none. Raises OSError.
+        """
+        version, days = -1, self._archive.catalogue.days()
+        for name in days:
+            with contextlib.suppress(RelayError):
+                version = self._refresh_day(name, version)
+        bases = []
+        for name in self._bases.ids():
+            with contextlib.suppress(RelayError):
+                bases += [name] if self._refresh_snapshot(name) else []
+        self._forget("days", days)
+        self._forget("bases", bases)
+
+    def _refresh_day(self, name: str, before: int) -> int:
+        """`before`: TiDB's schema version where the day begins, -1 if it isn't known; returns that where it ends."""
+        text = self._archive.catalogue.text(name)
+        if text is None:
+            return before
+        day = self._load(_day_path(name), text, DaySummary.from_json)
+        if day is None:
+            day = self._direct.day(name)
+            self._save(_day_path(name), text, day.to_json() | {"turns": _events_json(self._events(day, before))})
+        return day.volumes[-1].schema_version if day.volumes else before
+
+    def _events(self, day: DaySummary, before: int) -> Iterable[TableEvent]:
+        """What DDL did on a day; of what was known of it before only what came since is read."""
+        through, known = self._known_events(day)
+        at = [volume.schema_version for volume in day.volumes if volume.hi <= through]
+        later = [volume for volume in day.volumes if volume.hi > through]
+        found = events_between(self._archive, later, at[-1] if at else before)
+        return (*known, *(turn for turn in found if turn.ts > through))
+
+    def _known_events(self, day: DaySummary) -> tuple[int, tuple[TableEvent, ...]]:
+        """Through which moment (TSO) an older summary of the day has what DDL did; 0 if there is none."""
+        with contextlib.suppress(KeyError, ValueError, TypeError, IndexError):
+            earlier = DaySummary.from_json(self._read(_day_path(day.day)) or {})
+            begin, end = day.volumes[0].lo, day.volumes[-1].hi
+            if earlier.volumes[0].lo <= begin and earlier.volumes[-1].hi <= end:
+                return earlier.volumes[-1].hi, tuple(turn for turn in earlier.turns or () if turn.ts > begin)
+        return 0, ()
+
+    def _refresh_snapshot(self, name: str) -> bool:
+        """Whether there is such a base."""
+        text = self._bases.text(name)
+        if text is None:
+            return False
+        if self._load(_base_path(name), text, SnapshotSummary.from_json) is not None:
+            return True
+        found = self._direct.base(name)
+        if found is not None:
+            self._save(_base_path(name), text, found.to_json())
+        return found is not None
+
+    def _load(self, path: str, text: bytes | None, parse: Callable[[Mapping[str, Any]], T]) -> T | None:
+        raw = self._read(path) if text is not None else None
+        if raw is None or text is None or raw.pop("of", None) != [len(text), google_crc32c.value(text)]:
+            return None
+        with contextlib.suppress(KeyError, ValueError, TypeError):
+            return parse(raw)
+        return None
+
+    def _read(self, path: str) -> dict[str, Any] | None:
+        return _read(self._storage, path)
+
+    def _save(self, path: str, text: bytes, document: Mapping[str, Any]) -> None:
+        of = [len(text), google_crc32c.value(text)]
+        self._storage.replace(path, encode_checksummed({"format": _FORMAT, "of": of, **document}))
+
+    def _forget(self, kind: str, left: Iterable[str]) -> None:
+        there = {f"{name}.json" for name in left}
+        for name in self._storage.names(f"{_FOLDER}/{kind}"):
+            if name not in there:
+                self._storage.remove(f"{_FOLDER}/{kind}/{name}")
+
+
+class HourSizes:
+    """Bytes of each hour of a relay log: (window records, parts). An hour between the first and the last one is over:
+    nothing comes any more, and nothing goes before the first one does.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def all(self) -> dict[str, tuple[int, int]]:
+        """By hour. Raises OSError."""
+        kept, over = self._load(), frozenset(self._past_hours())
+        hours = sorted({*self._storage.names("windows"), *self._storage.names("parts")})
+        return {hour: (kept.get(hour) if hour in over else None) or self._look(hour) for hour in hours}
+
+    def refresh(self) -> None:
+        """Write down those that are over. Raises OSError."""
+        kept, over = self._load(), self._past_hours()
+        found = {hour: kept.get(hour) or self._look(hour) for hour in over}
+        if found != kept:
+            hours = {hour: list(sizes) for hour, sizes in found.items()}
+            self._storage.replace(_HOURS, encode_checksummed({"format": _FORMAT, "hours": hours}))
+
+    def _past_hours(self) -> list[str]:
+        return self._storage.names("windows")[1:-1]
+
+    def _load(self) -> dict[str, tuple[int, int]]:
+        with contextlib.suppress(KeyError, ValueError, TypeError, AttributeError):
+            raw = _read(self._storage, _HOURS) or {}
+            return {str(hour): (int(records), int(parts)) for hour, (records, parts) in raw["hours"].items()}
+        return {}
+
+    def _look(self, hour: str) -> tuple[int, int]:
+        return _bytes_in(self._storage, f"windows/{hour}"), _bytes_in(self._storage, f"parts/{hour}")
+
+
+def refresh_summaries(relay: RelayLog, archive: Archive) -> None:
+    """Have summaries of all that is there. What hinders it is logged, and nobody's trouble: looking takes longer."""
+    try:
+        CachedSummaries(archive).refresh()
+        HourSizes(relay.storage).refresh()
+    except (RelayError, OSError) as error:
+        log.warning("summaries of the archive were not written, so looking at it takes longer: %s", error)
+
+
+def readable_snapshots(find: Callable[[str], T | None], archive: Archive) -> tuple[list[T], list[str]]:
+    """The bases that are there, and aren't about to go, as `find` gives them by name; and what is wrong with others.
+    Raises OSError.
+    """
+    found: list[T] = []
+    faults: list[str] = []
+    going = Pins(archive.storage).removal_mark().bases
+    for name in SnapshotStore(archive.storage).ids():
+        try:
+            base = find(name)
+        except RelayCorruptError as error:
+            faults.append(str(error))
+            continue
+        if base is not None and name not in going:
+            found.append(base)
+    return found, faults
+
+
+def _events_json(turns: Iterable[TableEvent]) -> list[Any]:
+    return [[turn.ts, turn.table_id, turn.name, turn.begins, list(turn.takes)] for turn in turns]
+
+
+def _read(storage: Storage, path: str) -> dict[str, Any] | None:
+    with contextlib.suppress(FileNotFoundError, ValueError, RelayError):
+        return decode_checksummed(storage.read(path), _FORMAT)
+    return None
+
+
+def _bytes_in(storage: Storage, folder: str) -> int:
+    return sum(storage.sizes(folder).values())
+
+
+def _day_path(name: str) -> str:
+    return f"{_FOLDER}/days/{name}.json"
+
+
+def _base_path(name: str) -> str:
+    return f"{_FOLDER}/bases/{name}.json"

@@ -1,0 +1,54 @@
+"""Bases looked after: every file read, and bases removed as nobody reads them."""
+
+from __future__ import annotations
+
+from sluice.etl.copy.snapshot_files import read_file
+from sluice.etl.history.snapshots.errors import SnapshotError
+from sluice.etl.settings import Settings
+from sluice.relay import RelayError
+from sluice.relay.archive import Archive, ArchiveSnapshot, Pins
+from sluice.relay.jobs import Jobs
+from sluice.tidb.schema import Table
+
+__all__ = ["check_snapshot", "forget_snapshot"]
+
+
+def check_snapshot(settings: Settings, base: ArchiveSnapshot) -> list[str]:
+    """Read every file of a base; what is wrong with each that isn't what was written. Raises OSError."""
+    storage = Archive.open(settings.archive_url).storage
+    found = []
+    for table in base.tables:
+        definition = Table.from_json(table.table)
+        for file in table.files:
+            try:
+                for _ in read_file(storage, file, definition):
+                    pass
+            except RelayError as error:
+                found.append(str(error))
+    return found
+
+
+def forget_snapshot(settings: Settings, name: str) -> None:
+    """Remove a base that nobody reads now. Raises RelayError if there is none, BaseError if somebody reads it."""
+    archive = Archive.open(settings.archive_url)
+    bases, holds = archive.bases, Pins(archive.storage)
+    if bases.find(name) is None:
+        note = bases.pending(name)
+        if note is None:
+            bases.get(name)
+        else:
+            raise SnapshotError(
+                f"the base {name} is being made by the job {note.job}", way_out=f"`sluice jobs cancel {note.job}`"
+            )
+    _check_unread(settings, holds, name)
+    holds.advance_removal(0, (name,))
+    _check_unread(settings, holds, name)  # who began before the floor was raised
+    bases.forget(name)
+    holds.advance_removal(0, (), gone=(name,))
+
+
+def _check_unread(settings: Settings, holds: Pins, name: str) -> None:
+    jobs = Jobs.for_pipeline(settings.open_relay())
+    for hold in holds.all().values():
+        if name in hold.bases and not (hold.job and jobs.is_over(hold.job)):
+            raise SnapshotError(f"the base {name} is read by {hold.what}", way_out="try again when that is over")

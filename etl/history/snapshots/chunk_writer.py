@@ -1,0 +1,65 @@
+"""Chunks of a source become files of a base, in Spark's workers: they read, write and tell what they wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from sluice.etl.copy.snapshot_files import write_files
+from sluice.etl.copy.source import RowSource, SourceChunk
+from sluice.etl.copy.sources import open_source
+from sluice.etl.spark.errors import report_to_client
+from sluice.etl.spark.worker_tuning import TEXTS, freeze_gc
+from sluice.relay.archive import SnapshotFile
+from sluice.relay.storage import Storage, open_storage
+from sluice.tidb.schema import Table
+
+__all__ = ["WriteChunks", "WrittenFiles", "chunk_order", "write_snapshot_chunk"]
+
+WRITE_TIMEOUT_S = 3600.0
+
+WrittenFiles = dict[int, list[SnapshotFile]]
+"""By the number that a chunk has in the plan, its files."""
+
+MakeFiles = Callable[[Sequence[str]], list[str]]
+"""Orders to what came of each, both as JSON. Raises CopyError, SparkError, OSError."""
+
+
+def chunk_order(number: int, chunk: SourceChunk, table: Table, folder: str) -> str:
+    """The order to write a chunk, which has this number in the plan, into a folder of the archive."""
+    return json.dumps({"number": number, "chunk": chunk.to_json(), "table": table.to_json(), "folder": folder})
+
+
+def write_snapshot_chunk(source: RowSource, storage: Storage, order: Mapping[str, Any]) -> str:
+    """Carry an order out; which files. Raises CopyError, OSError."""
+    table = Table.from_json(order["table"])
+    batches = source.read(SourceChunk.from_json(order["chunk"]), table)
+    files = write_files(storage, order["folder"], table, batches)
+    return json.dumps({"number": order["number"], "files": [file.to_json() for file in files]})
+
+
+def parse_written(texts: Sequence[str]) -> WrittenFiles:
+    """What `write_snapshot_chunk` said, of several chunks."""
+    said = [json.loads(text) for text in texts]
+    return {one["number"]: [SnapshotFile.from_json(file) for file in one["files"]] for one in said}
+
+
+@dataclass(frozen=True, slots=True)
+class WriteChunks:
+    """Runs in Spark's Python workers: orders to what was written, as texts."""
+
+    spec: dict[str, Any]
+    archive_url: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with report_to_client():
+            storage, source = open_storage(self.archive_url), open_source(self.spec)
+            for batch in batches:
+                for text in batch.column(0).to_pylist():
+                    said = write_snapshot_chunk(source, storage, json.loads(text))
+                    yield pa.RecordBatch.from_pydict({"text": [said]}, schema=TEXTS)
+        freeze_gc()

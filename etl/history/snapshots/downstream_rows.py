@@ -1,0 +1,92 @@
+"""Rows of a table of the downstream, as its server gives them and as the upstream has them.
+
+The values come in exactly the types and texts in which they were written there, `sluice.tidb.rows.arrow_schema`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from sluice.etl.changes.formats.key_ranges import SPLITTABLE_KINDS, KeyColumn
+from sluice.etl.changes.formats.mysql_rows import RowBlock
+from sluice.etl.changes.formats.sql_text import quote_name
+from sluice.etl.copy.block_rows import batch_of
+from sluice.etl.downstream import MySQLSession
+from sluice.etl.history.snapshots.errors import SnapshotError
+from sluice.tidb.codec.binary_json import decode_json, encode_json
+from sluice.tidb.schema import WHOLE_COLUMN, Column, Table
+from sluice.tidb.table_name import full_name
+
+__all__ = ["DownstreamTable", "page_key", "read_page"]
+
+
+@dataclass(frozen=True, slots=True)
+class DownstreamTable:
+    """An upstream table and where its rows are downstream. `brings`: the stored generated columns that are read."""
+
+    table: Table
+    schema: str
+    name: str
+    brings: frozenset[str] = frozenset()
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """What is read: all that a statement may set, and what it brings."""
+        return tuple(c for c in self.table.stored_columns if not c.generated or c.name in self.brings)
+
+    @property
+    def full_name(self) -> str:
+        """`schema.table` downstream."""
+        return full_name(self.schema, self.name)
+
+    @property
+    def quoted(self) -> str:
+        return f"{quote_name(self.schema)}.{quote_name(self.name)}"
+
+
+def page_key(table: Table) -> list[KeyColumn]:
+    """The columns of the primary key, if rows can be read page by page in its order; else none."""
+    written = {column.name: column for column in table.writable_columns}
+    index = table.primary_index
+    prefixes = index is not None and any(length != WHOLE_COLUMN for _, _, length in index.columns)
+    columns = [written.get(name) for name in table.primary_key]
+    if prefixes or any(column is None or column.kind not in SPLITTABLE_KINDS for column in columns):
+        return []
+    return [KeyColumn.from_column(column) for column in columns if column is not None]
+
+
+def read_page(
+    session: MySQLSession, place: DownstreamTable, condition: str
+) -> Iterator[tuple[pa.RecordBatch, RowBlock]]:
+    """The rows that a condition (SQL, with what may follow it) takes: `place.columns`, and as they came. Raises
+    BaseError, DownstreamError.
+    """
+    columns = place.columns
+    # A FLOAT is printed with six digits; as a DOUBLE it has all, and its zero keeps its sign.
+    names = [f"{quote_name(c.name)}*1e0" if c.kind == "float" else quote_name(c.name) for c in columns]
+    statement = f"SELECT {', '.join(names) or '1'} FROM {place.quoted} WHERE {condition}"
+    for block in session.blocks(statement):
+        try:
+            batch = batch_of(columns, block)
+        except ValueError as error:
+            raise SnapshotError(
+                f"{place.full_name} on {session.address}: {error}: it isn't what the upstream could hold there"
+            ) from None
+        yield (_with_documents(columns, batch) if session.dialect.has_json_type else batch), block
+
+
+def _with_documents(columns: Sequence[Column], batch: pa.RecordBatch) -> pa.RecordBatch:
+    """JSON as TiDB prints it, where the server has a spelling of its own."""
+    for number, column in enumerate(columns):
+        if column.kind == "json":
+            texts = [None if text is None else _document(text) for text in batch.column(number).to_pylist()]
+            batch = batch.set_column(number, batch.schema.field(number), pa.array(texts, pa.large_string()))
+    return batch
+
+
+def _document(text: str) -> Any:
+    return decode_json(encode_json(text))[0]

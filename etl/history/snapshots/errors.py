@@ -1,0 +1,9 @@
+"""What can be wrong with a base that is to be made."""
+
+from __future__ import annotations
+
+from sluice.errors import RequestError
+
+
+class SnapshotError(RequestError):
+    """A base can't be made, or not in this way; says why, and what can be done. Nothing was changed."""

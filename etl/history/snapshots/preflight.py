@@ -1,0 +1,95 @@
+"""Why the downstream isn't what the upstream is, so that no base can be read from it: each reason by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from sluice.etl.changes.rules import RouteError
+from sluice.etl.copy.definitions import SourceSchema
+from sluice.etl.downstream import MySQLSession
+from sluice.etl.history.snapshots.downstream_catalog import mismatch, read_downstream_tables
+from sluice.etl.history.snapshots.downstream_rows import DownstreamTable
+from sluice.etl.settings import Settings
+from sluice.relay import RelayLog
+from sluice.relay.jobs import Jobs
+from sluice.tidb.folded import folded
+from sluice.tidb.schema import Table
+
+__all__ = [
+    "abbreviate_problems",
+    "downstream_problems",
+    "downstream_table_of",
+    "downstream_tables",
+    "excluded_problems",
+]
+
+
+def downstream_tables(
+    settings: Settings, definitions: SourceSchema, session: MySQLSession
+) -> tuple[list[tuple[DownstreamTable, int]], list[str]]:
+    """Where each table of users is downstream, with about how many bytes it has there; and why it isn't what it is
+    upstream. `definitions`: the upstream's schema at the checkpoint. Raises DownstreamError.
+    """
+    problems: list[str] = []
+    places: list[DownstreamTable] = []
+    for table in definitions.of_users().tables:
+        if table.is_base_table:
+            place = downstream_table_of(settings, table)
+            problems.append(place) if isinstance(place, str) else places.append(place)
+    held = read_downstream_tables(session, {place.schema for place in places})
+    found: list[tuple[DownstreamTable, int]] = []
+    for place in places:
+        there = held.get((folded(place.schema), folded(place.name)))
+        problem = mismatch(place, there, session.address)
+        if problem:
+            problems.append(problem)
+        elif there is not None:
+            stored = (column.name for column in place.table.stored_columns if column.generated)
+            brings = frozenset(name for name in stored if folded(name) in there.columns)
+            found.append((replace(place, brings=brings), there.bytes))
+    return found, problems
+
+
+def downstream_problems(settings: Settings, relay: RelayLog, definitions: SourceSchema) -> list[str]:
+    """Why rows of the downstream may be others than the upstream's at the checkpoint."""
+    return [*excluded_problems(settings, relay, definitions.ts), *_repair_problems(relay, definitions)]
+
+
+def excluded_problems(settings: Settings, relay: RelayLog, ts: int) -> Iterator[str]:
+    """What settings and operators have left out or replaced through `ts`, in words."""
+    if settings.ignored_ts:
+        some = ", ".join(map(str, sorted(settings.ignored_ts)[:5]))
+        yield f"[filter] ignore-txn-commit-ts leaves transactions out: {some}"
+    for decision in relay.decisions.list(through_ts=ts):
+        yield f"an operator decided that the downstream is another since {decision.commit_ts}: {decision}"
+
+
+def _repair_problems(relay: RelayLog, definitions: SourceSchema) -> Iterator[str]:
+    jobs, names = Jobs.for_pipeline(relay), {table.id: table.full_name for table in definitions.tables}
+    for mending in relay.aligned_chunks.repairs():
+        if not jobs.is_over(mending.job):
+            some = ", ".join(names.get(table_id, f"table {table_id}") for table_id in mending.tables[:5])
+            yield f"rows of {some} may be missing until the job {mending.job} has brought them: wait for it"
+
+
+def downstream_table_of(settings: Settings, table: Table) -> DownstreamTable | str:
+    """Where a table of the upstream is downstream; or in words why no table there has its rows and no others."""
+    filters, schema, name = settings.filters, table.schema_name, table.name
+    if not filters.wants_table(schema, name):
+        return f"{table.full_name} isn't downstream: {filters.reason(schema, name)}"
+    if filters.ignored_row_kinds(schema, name) or filters.may_keep_rows(schema, name):
+        return f"{table.full_name}: [filter] leaves some of its changes out"
+    try:
+        target = settings.routes.target(schema, name)
+    except RouteError as error:
+        return str(error)
+    if target.is_merged:
+        return f"{table.full_name} is merged with other tables downstream: {target.sources}"
+    return DownstreamTable(table, target.schema, target.table)
+
+
+def abbreviate_problems(problems: Sequence[str]) -> str:
+    """The first few, a line each."""
+    more = f"\nand {len(problems) - 10} more" if len(problems) > 10 else ""
+    return "\n".join(problems[:10]) + more

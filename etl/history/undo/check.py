@@ -1,0 +1,246 @@
+"""The dry run: each row that a transaction touched, looked at in the replica. Nothing is written or locked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.etl.changes.formats.sql_text import invalid_utf8_mask, join, literal_column, quote_name, quote_table
+from sluice.etl.changes.write_plans.identity import conflict_keys, lookup_key_columns
+from sluice.etl.changes.write_plans.net_effect import unchanged_rows
+from sluice.etl.changes.write_plans.raw_changes import Images
+from sluice.etl.downstream import CheckpointTable, DownstreamError, MySQLSession
+from sluice.etl.history.find import row_text
+from sluice.etl.history.undo.errors import UndoError
+from sluice.etl.history.undo.inverse import InverseChanges
+from sluice.etl.history.undo.statements import TableUndoSql
+from sluice.etl.history.undo.transaction import PastTransaction
+from sluice.etl.settings import Downstream, Settings
+from sluice.tidb import tso
+from sluice.tidb.rows import ROWID_NAME
+from sluice.tidb.schema import Column, Table
+
+_ROWS_PER_QUERY = 200
+_MAX_QUERY_BYTES = 1 << 18
+CHANGED_SINCE, DELETED_SINCE, KEY_TAKEN = (
+    "was changed since, by a later transaction",
+    "is gone: a later transaction removed it",
+    "can't come again: its place is taken",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A row of the downstream's table that isn't as the transaction left it. `row`: its key, or its values."""
+
+    table: str
+    row: str
+    why: str
+
+
+@dataclass(slots=True)
+class DryRun:
+    """`checkpoint`: as of when (TSO) the replica was looked at; `rows`: how many row changes were looked at;
+    `unchecked`: tables that the replica doesn't have. `conflicts` are the first ones, `count` is all of them.
+    """
+
+    checkpoint: int
+    rows: int = 0
+    count: int = 0
+    conflicts: list[Conflict] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+
+
+def dry_run(
+    settings: Settings, transaction: PastTransaction, reverses: Sequence[InverseChanges], limit: int = 100
+) -> DryRun:
+    """What would conflict if the transaction were taken back now, as far as the replica has come. Raises UndoError if
+    it is no database or isn't there yet, DownstreamError, CheckpointError, RouteError.
+    """
+    target = settings.target
+    if not isinstance(target, Downstream):
+        raise UndoError("the downstream is no database: there is nothing to look at", way_out="leave --dry-run out")
+    session = MySQLSession(target)
+    session.connect()
+    with closing(session):
+        session.begin()  # one snapshot for all that is read, the checkpoint first
+        checkpoint = CheckpointTable.from_settings(session, target, transaction.cluster_id).load()
+        at = checkpoint.commit_ts if checkpoint is not None else 0
+        if at < transaction.commit_ts:
+            raise UndoError(
+                f"the replica is as of {tso.text(at)}: the transaction isn't there yet",
+                way_out="wait until `sluice status` shows a checkpoint behind it",
+            )
+        done = DryRun(at)
+        for reverse in reverses:
+            _check_table(session, settings, reverse, done, limit)
+        session.rollback()
+    return done
+
+
+def _check_table(session: MySQLSession, settings: Settings, reverse: InverseChanges, done: DryRun, limit: int) -> None:
+    now = reverse.touched.now
+    if not settings.filters.wants_table(now.schema_name, now.name):
+        done.unchecked.append(f"{now.full_name} isn't replicated")
+        return
+    goal = settings.routes.target(now.schema_name, now.name)
+    named = replace(now, schema_name=goal.schema, name=goal.table)
+    done.rows += reverse.rows
+    try:
+        for conflict in _TableCheck(session, reverse, named).conflicts():
+            done.count += 1
+            if len(done.conflicts) < limit:
+                done.conflicts.append(conflict)
+    except DownstreamError as error:
+        if error.transient:
+            raise
+        raise UndoError(f"{named.full_name} can't be compared with what {now.full_name} was: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Condition:
+    """SQL that is true for `count` rows if all is well; `row` says which row of the images it is about."""
+
+    sql: bytes
+    count: int
+    row: int
+
+
+class _TableCheck:
+    def __init__(self, session: MySQLSession, reverse: InverseChanges, named: Table) -> None:
+        self._session = session
+        self._reverse = reverse
+        self._named = named
+        self._sql = TableUndoSql(reverse, named, exact_floats=False)
+
+    def conflicts(self) -> Iterator[Conflict]:
+        reverse = self._reverse
+        for images in (reverse.left, reverse.after):
+            yield from self._changed_rows(images)
+        yield from self._taken_keys(
+            reverse.again, np.arange(_count(reverse.again)), conflict_keys(reverse.touched.then)
+        )
+        rows = np.arange(_count(reverse.after))
+        for key in conflict_keys(reverse.touched.then):
+            if key and set(key) <= reverse.after.keys():
+                old, new = ([images[name] for name in key] for images in (reverse.before, reverse.after))
+                yield from self._taken_keys(
+                    reverse.before, np.flatnonzero(~unchanged_rows(old, new, rows, rows)), [key]
+                )
+
+    def _changed_rows(self, images: Images) -> Iterator[Conflict]:
+        conditions = self._sql.conditions(images)
+        if self._sql.is_keyless:
+            firsts: dict[bytes, int] = {}
+            for row, condition in enumerate(conditions):
+                firsts.setdefault(condition, row)
+            for condition, count in Counter(conditions).items():
+                if self._count([condition]) < count:
+                    yield self._conflict(images, firsts[condition], DELETED_SINCE)
+            return
+        looked = [_Condition(condition, 1, row) for row, condition in enumerate(conditions)]
+        for wrong in self._wrong(looked):
+            key = self._equal(self._sql.key, images, np.array([wrong.row]))[0]
+            assert key is not None
+            yield self._conflict(images, wrong.row, CHANGED_SINCE if self._count([key]) else DELETED_SINCE)
+
+    def _taken_keys(self, images: Images, rows: np.ndarray, keys: Sequence[tuple[str, ...]]) -> Iterator[Conflict]:
+        """Rows whose place in a unique key another row has."""
+        columns = {column.name: column for column in self._sql.writable}
+        told: set[int] = set()
+        for key in keys:
+            if not key or key == (ROWID_NAME,) or not set(key) <= columns.keys():
+                continue
+            of = [columns[name] for name in key]
+            wanted = self._equal(of, images, rows)
+            ours = self._rows_to_delete(of)
+            looked = [
+                _Condition(sql + ours.get(_folded(sql), b""), 0, row)
+                for sql, row in zip(wanted, rows.tolist(), strict=True)
+                if sql is not None and row not in told
+            ]
+            for wrong in self._wrong(looked):
+                told.add(wrong.row)
+                yield self._conflict(images, wrong.row, KEY_TAKEN)
+
+    def _rows_to_delete(self, key: Sequence[Column]) -> dict[bytes, bytes]:
+        """Of the rows that make room when the transaction is taken back: their conditions, negated, by their keys'."""
+        found: dict[bytes, bytes] = {}
+        for images in (self._reverse.left, self._reverse.after):
+            wholes = self._sql.conditions(images)
+            for sql, whole in zip(self._equal(key, images, np.arange(_count(images))), wholes, strict=True):
+                if sql is not None:
+                    found[_folded(sql)] = found.get(_folded(sql), b"") + b" AND NOT (" + whole + b")"
+        return found
+
+    def _equal(self, key: Sequence[Column], images: Images, rows: np.ndarray) -> list[bytes | None]:
+        """A condition a row: equal as a unique key of the downstream sees it; None where the key has a NULL."""
+        index = pa.array(rows, pa.int64())
+        parts = []
+        for column, array in zip(key, self._sql.arrays(key, images), strict=True):
+            values = array.take(index)
+            name = quote_name(column.name).encode()
+            bytewise = column.kind == "text" and invalid_utf8_mask(values) is not None
+            left = b"CAST(" + name + b" AS BINARY)=" if bytewise else name + b"="
+            equal = join(left, literal_column(values, column))
+            parts.append(_null_where(equal, values))
+        found: list[bytes | None] = join(*parts, separator=b" AND ").to_pylist()
+        return found
+
+    def _wrong(self, conditions: Sequence[_Condition]) -> Iterator[_Condition]:
+        """Those whose count isn't what it should be: looked at together first, then by halves."""
+        for group in _condition_groups(conditions):
+            yield from self._halved(group)
+
+    def _halved(self, group: Sequence[_Condition]) -> Iterator[_Condition]:
+        if self._count([each.sql for each in group]) == sum(each.count for each in group):
+            return
+        if len(group) == 1:
+            yield group[0]
+            return
+        middle = len(group) // 2
+        yield from self._halved(group[:middle])
+        yield from self._halved(group[middle:])
+
+    def _count(self, conditions: Sequence[bytes]) -> int:
+        either = b"\nOR ".join(b"(" + condition + b")" for condition in conditions)
+        ((count,),) = self._session.query(f"SELECT COUNT(*) FROM {quote_table(self._named)} WHERE ".encode() + either)
+        return int(count)
+
+    def _conflict(self, images: Images, row: int, why: str) -> Conflict:
+        names = [column.name for column in lookup_key_columns(self._reverse.touched.then)] or [
+            column.name for column in self._sql.writable
+        ]
+        return Conflict(self._named.full_name, row_text(images, names, row), why)
+
+
+def _count(images: Images) -> int:
+    return len(next(iter(images.values())))
+
+
+def _null_where(texts: pa.Array, values: pa.Array) -> pa.Array:
+    return pc.if_else(pc.is_valid(values), texts, pa.scalar(None, pa.large_binary()))
+
+
+def _folded(sql: bytes) -> bytes:
+    """Alike for values that a collation may take for equal."""
+    return sql.decode("utf-8", "surrogateescape").casefold().replace(" '", "'").encode("utf-8", "surrogateescape")
+
+
+def _condition_groups(conditions: Sequence[_Condition]) -> Iterator[list[_Condition]]:
+    group: list[_Condition] = []
+    size = 0
+    for condition in conditions:
+        if group and (len(group) == _ROWS_PER_QUERY or size + len(condition.sql) > _MAX_QUERY_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(condition)
+        size += len(condition.sql)
+    if group:
+        yield group

@@ -1,0 +1,22 @@
+"""Why a transaction can't be taken back."""
+
+from __future__ import annotations
+
+import shlex
+
+from sluice.errors import RequestError
+
+
+class UndoError(RequestError, ValueError):
+    """Names the transaction and what about it can't be taken back."""
+
+    way_out = "restore the moment before it beside what is there, and take the rows from it"
+
+
+def restore_hint(commit_ts: int, table: str = "") -> str:
+    """The way out by a restore: the moment before a commit, of one table (its full name) or all."""
+    of = f" --table {shlex.quote(table)}" if table else ""
+    return (
+        "restore the moment before it beside what is there, and take the rows from it: `sluice restore --until"
+        f" before:{commit_ts}{of}`"
+    )

@@ -1,0 +1,121 @@
+"""What takes the changes of one table back: rows that go, rows that come again, rows that become what they were.
+
+Changes of one row count together, so a row that was changed several times in the transaction is looked at once, and
+what it did not change in the end isn't touched. Rows that hold each other's unique values (a swap) can't be updated one
+after the other: they go, and come again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.etl.changes.write_plans.identity import identity
+from sluice.etl.changes.write_plans.net_effect import NetEffect, key_codes, multiset_effect, net_effect, unchanged_rows
+from sluice.etl.changes.write_plans.raw_changes import Images, RawChanges, decode
+from sluice.etl.changes.write_plans.table_changes import comparable_keys
+from sluice.etl.history.undo.errors import UndoError
+from sluice.etl.history.undo.transaction import TouchedTable
+from sluice.tidb.schema import STATE_PUBLIC, WHOLE_COLUMN, Index, Table
+
+
+@dataclass(frozen=True, slots=True)
+class InverseChanges:
+    """`left`: rows as the transaction left them, that go; `again`: rows as they were, that come again; `after` and
+    `before`: rows as the transaction left them, and what they become. The columns are those of the table then.
+    """
+
+    touched: TouchedTable
+    left: Images
+    again: Images
+    after: Images
+    before: Images
+
+    @property
+    def rows(self) -> int:
+        """How many row changes it takes."""
+        return sum(len(next(iter(images.values()))) for images in (self.left, self.again, self.after))
+
+
+def invert_changes(touched: TouchedTable) -> InverseChanges:
+    """Raises UndoError, BrokenHistoryError and RowDecodeError."""
+    table = touched.then
+    changes = RawChanges.from_table(touched.changes)
+    old, new = decode(table, changes.kinds, changes.rows)
+    effect = _effect(table, changes.kinds, old, new)
+    stored = [column.name for column in table.stored_columns]
+    same = unchanged_rows([old[n] for n in stored], [new[n] for n in stored], effect.updated_old, effect.updated_new)
+    kept_old, kept_new = effect.updated_old[~same], effect.updated_new[~same]
+    apart = _conflicting_updates(table, _images_reversed(old, kept_old), _images_reversed(new, kept_new))[
+        ::-1
+    ]  # as `_images_reversed` has turned them round
+    if apart.any() and touched.added:
+        names = ", ".join(column.name for column in touched.added)
+        raise UndoError(
+            f"{touched.now.full_name}: rows that exchanged unique values would have to go and come again, and lose what"
+            f" is in the columns {names}, which were added since"
+        )
+    return InverseChanges(
+        touched,
+        _images_reversed(new, np.concatenate((effect.inserted, kept_new[apart]))),
+        _images_reversed(old, np.concatenate((effect.deleted, kept_old[apart]))),
+        _images_reversed(new, kept_new[~apart]),
+        _images_reversed(old, kept_old[~apart]),
+    )
+
+
+def _effect(table: Table, kinds: np.ndarray, old: Images, new: Images) -> NetEffect:
+    columns = {column.name: column for column in table.stored_columns}
+    names = identity(table) or tuple(columns)
+    codes = key_codes(*([comparable_keys(images[n], columns.get(n)) for n in names] for images in (old, new)))
+    return net_effect(kinds, *codes) if identity(table) else multiset_effect(*codes)
+
+
+def _images_reversed(images: Images, places: np.ndarray) -> Images:
+    """The images at these places, the last one first."""
+    index = pa.array(places[::-1], pa.int64())
+    return {name: array.take(index) for name, array in images.items()}
+
+
+def _conflicting_updates(table: Table, before: Images, after: Images) -> np.ndarray:
+    """Which of the kept rows can't get a unique value back while another one holds it (bool mask)."""
+    count = len(next(iter(after.values())))
+    found = np.zeros(count, bool)
+    everything = np.arange(count)
+    for names, is_exact in _unique_keys(table):
+        if not names:  # what it holds isn't in the rows
+            found |= count > 1
+            continue
+        old, new = ([images[name] for name in names] for images in (before, after))
+        changed = ~unchanged_rows(old, new, everything, everything)
+        if not is_exact:
+            found |= changed & (np.count_nonzero(changed) > 1)
+            continue
+        held, wanted = key_codes(new, old)
+        found |= changed & np.isin(wanted, held)
+    return found
+
+
+def _unique_keys(table: Table) -> list[tuple[tuple[str, ...], bool]]:
+    """The columns of all unique keys, () for one over what isn't in the rows; and whether values are equal for the key
+    exactly when their bytes are.
+    """
+    stored = {column.name: column for column in table.stored_columns}
+    keys: list[tuple[tuple[str, ...], bool]] = []
+    if table.handle_column is not None:
+        keys.append(((table.handle_column.name,), True))
+    for index in table.indexes:
+        if (index.unique or index.primary) and index.state == STATE_PUBLIC:
+            names = tuple(name for name, _, _ in index.columns)
+            keys.append((names if set(names) <= stored.keys() else (), _is_exact(table, index)))
+    return keys
+
+
+def _is_exact(table: Table, index: Index) -> bool:
+    by_name = {column.name: column for column in table.columns}
+    return all(
+        length == WHOLE_COLUMN and by_name[name].kind not in ("text", "enum", "set", "decimal")
+        for name, _, length in index.columns
+    )

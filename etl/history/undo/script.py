@@ -1,0 +1,77 @@
+"""The transaction's opposite as one SQL script for the upstream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sluice.etl.changes.formats.comments import printable_ascii
+from sluice.etl.changes.formats.sql_text import literal
+from sluice.etl.history.undo.inverse import InverseChanges
+from sluice.etl.history.undo.statements import TableUndoSql
+from sluice.etl.history.undo.transaction import PastTransaction
+from sluice.tidb import tso
+
+_MODE = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
+"""As rows were written with: zero ids and zero dates are what they say."""
+
+
+def for_upstream(reverses: Sequence[InverseChanges]) -> list[TableUndoSql]:
+    """The tables under the names that they have in TiDB now."""
+    return [TableUndoSql(reverse, reverse.touched.now, exact_floats=True) for reverse in reverses]
+
+
+def script(transaction: PastTransaction, tables: Sequence[TableUndoSql]) -> Iterator[bytes]:
+    """Line by line, or statement by statement. It ends without COMMIT: who runs it compares two numbers first. Nothing
+    that comes from rows or names stands in a comment as it is.
+    """
+    reverses = [table.reverse for table in tables]
+    yield from (b"-- " + line.encode("ascii", "backslashreplace") for line in _heading(transaction, reverses))
+    mode = _MODE
+    if any(table.has_enum_without_element() for table in tables):
+        yield b"-- Not in strict mode: an ENUM without an element comes again, which is a warning then."
+    else:
+        mode = f"STRICT_TRANS_TABLES,{_MODE}"
+    yield from _settings(mode, reverses)
+    yield b"SET @undone = 0;"
+    yield b"BEGIN;"
+    expected = 0
+    for table in tables:
+        yield f"-- {printable_ascii(table.named.full_name)}".encode()
+        for statement in table.statements():
+            expected += statement.rows
+            yield statement.sql + b";"
+            yield b"SET @undone = @undone + ROW_COUNT();"
+    yield f"SELECT @undone AS rows_undone, {expected} AS rows_expected;".encode()
+    yield b"-- If they are the same: COMMIT. If they aren't, rows were changed since: ROLLBACK."
+    yield b"-- Without either nothing is changed."
+
+
+def _heading(transaction: PastTransaction, reverses: Sequence[InverseChanges]) -> Iterator[str]:
+    yield f"Takes back the transaction that was committed at {tso.text(transaction.commit_ts)}:"
+    for reverse in reverses:
+        counts = (
+            (len(next(iter(images.values()))), word)
+            for images, word in (
+                (reverse.again, "come again"),
+                (reverse.left, "go"),
+                (reverse.after, "become what they were"),
+            )
+        )
+        text = ", ".join(f"{count:,} {word}" for count, word in counts if count)
+        yield f"  {printable_ascii(reverse.touched.now.full_name)}:"
+        f" {f'{text} (rows)' if text else 'nothing changed in the end'}"
+        if reverse.touched.added and reverse.rows:
+            names = ", ".join(printable_ascii(column.name) for column in reverse.touched.added)
+            yield f"    rows that come again have the defaults in columns added since: {names}"
+    if transaction.others:
+        yield f"  Not of {', '.join(map(printable_ascii, transaction.others))}, which it changed too."
+    yield "For TiDB, the upstream: replication brings the replica what this does, as any other change."
+
+
+def _settings(mode: str, reverses: Sequence[InverseChanges]) -> Iterator[bytes]:
+    yield b"SET NAMES utf8mb4;"
+    yield b"SET SESSION time_zone = '+00:00';"
+    yield f"SET SESSION sql_mode = {literal(mode)};".encode()
+    yield b"SET SESSION foreign_key_checks = 0;"
+    if any(reverse.touched.now.auto_random_bits for reverse in reverses):
+        yield b"SET SESSION allow_auto_random_explicit_insert = 1;"

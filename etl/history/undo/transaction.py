@@ -1,0 +1,173 @@
+"""One past transaction, read from the archive or the relay log, and its tables as they were and as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.etl.changes.recorded_schema import RecordedSchema, SchemaTimeline
+from sluice.etl.changes.rules import Filter, is_internal_table, only_tables
+from sluice.etl.history.find import HistoryLog
+from sluice.etl.history.undo.errors import UndoError, restore_hint
+from sluice.relay import PART_SCHEMA, WindowRecord, iter_parts
+from sluice.tidb import tso
+from sluice.tidb.ddl_actions import MOVES_ROWS, Action
+from sluice.tidb.ddl_job import DdlJob
+from sluice.tidb.schema import Column, Table
+
+_MAX_STATEMENT_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class TouchedTable:
+    """A table of the transaction: as it was `then`, as it is `now`, and its changes in PART_SCHEMA, in order."""
+
+    then: Table
+    now: Table
+    changes: pa.Table
+    added: tuple[Column, ...] = ()
+    """Columns that it has got since, and whose values a row that is put back can't have."""
+
+
+@dataclass(slots=True)
+class PastTransaction:
+    """`others`: its tables that weren't asked for."""
+
+    commit_ts: int
+    start_ts: int
+    cluster_id: int
+    tables: list[TouchedTable] = field(default_factory=list)
+    others: tuple[str, ...] = ()
+
+
+def read_transaction(past: HistoryLog, commit_ts: int, globs: Iterable[str] = ()) -> PastTransaction:
+    """The transaction that was committed at `commit_ts`, and of its tables those whose name then fits a glob. Raises
+    UndoError for what can't be taken back, relay errors.
+    """
+    window, changes = _changes(past, commit_ts)
+    ids = changes["table_id"].to_numpy()
+    known = SchemaTimeline.from_window(window)
+    wanted = only_tables(Filter(), tuple(globs))
+    read = PastTransaction(commit_ts, int(changes["start_ts"][0].as_py()), window.cluster_id)
+    then: dict[int, Table] = {}
+    others = set()
+    for table_id in dict.fromkeys(ids.tolist()):
+        table = known.find(table_id, commit_ts)
+        if table is None or is_internal_table(table_id):
+            continue
+        if wanted.wants_table(table.schema_name, table.name):
+            then[table_id] = table
+        else:
+            others.add(table.full_name)
+    if not then:
+        raise UndoError(
+            f"the transaction at commit_ts {tso.text(commit_ts)} changed no such table, but {', '.join(sorted(others))}"
+        )
+    _check_not_moved(RecordedSchema.from_window(window), changes, then)
+    now = _as_they_are(past, commit_ts, then)
+    read.others = tuple(sorted(others))
+    read.tables = [
+        TouchedTable(table, now[i][0], changes.filter(pa.array(ids == i)), now[i][1]) for i, table in then.items()
+    ]
+    return read
+
+
+def _changes(past: HistoryLog, commit_ts: int) -> tuple[WindowRecord, pa.Table]:
+    where = f"the transaction at commit_ts {tso.text(commit_ts)}"
+    if not past.first < commit_ts <= past.last:
+        raise UndoError(
+            f"{where} isn't there: what was committed after {tso.text(past.first)} through {tso.text(past.last)} is",
+            way_out="`sluice find` lists transactions",
+        )
+    for stretch in past.ranges(commit_ts - 1, commit_ts):
+        for window in stretch.windows():
+            for ddl in RecordedSchema.from_window(window).ddls:
+                if ddl.commit_ts == commit_ts:
+                    raise _ddl_error(ddl)
+            for skipped in window.skipped:
+                if int(skipped["commit_ts"]) == commit_ts:
+                    raise UndoError(f"{where} was left out when it landed ({skipped['why']}): its rows aren't there")
+            changes = _changes_of_commit(iter_parts(stretch.log.storage, window.parts), commit_ts)
+            if changes.num_rows:
+                return window, changes
+    raise UndoError(
+        f"no transaction was committed at {tso.text(commit_ts)}", way_out="`sluice find` lists transactions"
+    )
+
+
+def _changes_of_commit(batches: Iterable[pa.RecordBatch], commit_ts: int) -> pa.Table:
+    found = [batch.filter(pc.equal(batch["commit_ts"], commit_ts)) for batch in batches]
+    return pa.Table.from_batches(found, PART_SCHEMA)
+
+
+def _ddl_error(ddl: DdlJob) -> UndoError:
+    return UndoError(
+        f"at commit_ts {tso.text(ddl.commit_ts)} is DDL: {' '.join(ddl.query.split())[:_MAX_STATEMENT_CHARS]}."
+        " No SQL takes DDL back: what it removed isn't in the binlog",
+        way_out=restore_hint(ddl.commit_ts),
+    )
+
+
+def _check_not_moved(schema: RecordedSchema, changes: pa.Table, then: dict[int, Table]) -> None:
+    """Raises UndoError for changes that were made by a definition before DDL that moved rows."""
+    oldest = int(np.min(changes["schema_version"].to_numpy()))
+    for move in schema.moved:
+        ids = move.before.keys() | move.effect.tables.keys()
+        if oldest < max(move.versions or (move.schema_version,)) and (
+            names := [then[i].full_name for i in ids & then.keys()]
+        ):
+            raise UndoError(f"{names[0]}: DDL job {move.job_id} moved rows of it while the transaction ran")
+
+
+def _as_they_are(
+    past: HistoryLog, commit_ts: int, then: dict[int, Table]
+) -> dict[int, tuple[Table, tuple[Column, ...]]]:
+    """The tables at the end of what has landed, each with its new columns. Raises UndoError if rows of one of them
+    can't be told from the transaction's any more.
+    """
+    now = dict(then)
+    for stretch in past.ranges(commit_ts, past.last):
+        for window in stretch.windows():
+            for ddl in RecordedSchema.from_window(window).ddls if window.ddls else ():
+                if ddl.commit_ts > commit_ts:
+                    _apply_ddl(ddl, now, commit_ts)
+    return {i: (table, _added(then[i], table)) for i, table in now.items()}
+
+
+def _apply_ddl(ddl: DdlJob, now: dict[int, Table], commit_ts: int) -> None:
+    for table_id, after in ddl.effect.tables.items():
+        before = now.get(table_id)
+        if before is None:
+            continue
+        statement = " ".join(ddl.query.split())[:_MAX_STATEMENT_CHARS]
+        if after is None or ddl.type in MOVES_ROWS or ddl.type == Action.TRUNCATE_TABLE:
+            raise UndoError(
+                f"{before.full_name}: DDL at commit_ts {tso.text(ddl.commit_ts)} removed or moved its rows since:"
+                f" {statement}",
+                way_out=restore_hint(commit_ts, before.full_name),
+            )
+        kept = {column.id: _meaning(column) for column in after.columns if column.public}
+        for column in before.columns:
+            if column.public and kept.get(column.id) != _meaning(column):
+                raise UndoError(
+                    f"{before.full_name}: DDL at commit_ts {tso.text(ddl.commit_ts)} removed or changed its column"
+                    f" {column.name} since: {statement}",
+                    way_out=restore_hint(commit_ts, before.full_name),
+                )
+        now[table_id] = after
+
+
+def _meaning(column: Column) -> tuple[object, ...]:
+    return (
+        column.name, column.tp, column.unsigned, column.flen, column.decimal, column.charset, column.collate,
+        column.elems, column.generated,
+    )  # fmt: skip
+
+
+def _added(then: Table, now: Table) -> tuple[Column, ...]:
+    known = {column.id for column in then.columns}
+    return tuple(column for column in now.writable_columns if column.id not in known)

@@ -1,0 +1,52 @@
+"""Landing waits for something new: pumps say when there is, instead of being asked again and again.
+
+A call waits at every pump until a transaction is committed there after what was landed. What they answer is a hint:
+the window is planned as any other, with a fresh timestamp and every pump's bounds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sluice.tidb import PumpReader
+
+__all__ = ["CommitNotifier"]
+
+
+class CommitNotifier:
+    """Of the pumps that `listen` names. Used by one thread."""
+
+    def __init__(self, wait_ms: int) -> None:
+        """`wait_ms`: how long a call waits at a pump."""
+        self._wait_ms = wait_ms
+        self._notified = threading.Event()
+        self._lock = threading.Lock()
+        self._waiting: set[PumpReader] = set()
+        self._unsupported: set[PumpReader] = set()
+
+    def wait(self, readers: Iterable[PumpReader], after_ts: int, seconds: float) -> bool | None:
+        """Wait until one of these pumps has a transaction that was committed after a TSO, at most `seconds`; whether
+        one has. None if one of them can't say.
+        """
+        wanted = set(readers)
+        with self._lock:
+            self._unsupported &= wanted
+            calls = wanted - self._waiting - self._unsupported
+            self._waiting |= calls
+            self._notified.clear()
+        for reader in calls:
+            reader.await_newer(after_ts, self._wait_ms, partial(self._on_answer, reader))
+        heard = not self._unsupported and self._notified.wait(seconds)
+        return None if self._unsupported else heard
+
+    def _on_answer(self, reader: PumpReader, has_more: bool | None) -> None:  # noqa: FBT001 a callback
+        with self._lock:
+            self._waiting.discard(reader)
+            if has_more is None:
+                self._unsupported.add(reader)
+            if has_more is not False:
+                self._notified.set()

@@ -1,0 +1,178 @@
+"""Landing jobs under way: one, and while a backlog is worked off the one after it, so that none waits for Spark to get
+going. They are taken up in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+
+from sluice.etl.landing._cluster import UpstreamCluster
+from sluice.etl.landing._job import JobResult, LandingJob
+from sluice.etl.landing._report import ms_since
+from sluice.etl.landing._run_limits import RunLimits
+from sluice.etl.landing.extract import STATS_SCHEMA, TASK_SCHEMA, LandRanges
+from sluice.etl.landing.planner import WindowPlan, WindowPlanner
+from sluice.etl.settings import Window
+from sluice.etl.spark.resilient_function import ResilientFunction
+from sluice.etl.spark.session_target import SessionTarget
+from sluice.relay import RelayLog
+
+_JOB_TIMEOUT_S = 300.0
+_CONNECT_TIMEOUT_S = 10.0
+_WARM_UP_TIMEOUT_S = 60.0
+_MAX_RUNNING_JOBS = 2
+_ABANDON_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedPlan:
+    """A window whose parts are written, and that no record names yet. `stages_ms`: plan, and job until its result was
+    taken up.
+    """
+
+    plan: WindowPlan
+    result: JobResult
+    stages_ms: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _RunningJob:
+    """`began` on the clock of time.perf_counter. `future`: None where whoever takes it up does it: nothing else is to
+    be begun meanwhile, so no other thread need be woken.
+    """
+
+    plan: WindowPlan
+    stages_ms: dict[str, float]
+    began: float
+    work: Callable[[], JobResult]
+    future: Future[JobResult] | None
+
+    def result(self) -> JobResult:
+        """Once it is there. Raises as LandingJob.run."""
+        return self.work() if self.future is None else self.future.result()
+
+
+class LandingJobs:
+    """Plans windows and has Spark write their parts."""
+
+    def __init__(
+        self, place: SessionTarget, cluster: UpstreamCluster, window: Window, limits: RunLimits, relay: RelayLog
+    ) -> None:
+        """`place`: on the relay log, which is `relay`.
+        `window`: how much one may hold. Nothing is connected yet.
+        """
+        self._place = place
+        self._cluster = cluster
+        self._relay = relay
+        self._window = window
+        self._limits = limits
+        self._threads = ThreadPoolExecutor(_MAX_RUNNING_JOBS, thread_name_prefix="landing-job")
+        self._running: deque[_RunningJob] = deque()
+        self._planner: WindowPlanner | None = None
+        self._function: ResilientFunction | None = None
+        self._is_warm = False
+        self._started_count = 0
+        self._due = 0.0
+
+    @property
+    def limiting_pump(self) -> str:
+        """The pump that holds the next window back, if one does."""
+        return self._planner.limiting_pump if self._planner is not None else ""
+
+    @property
+    def seen_ts(self) -> int:
+        """What PD's clock is (TSO), going by when a window was planned last, or looked for; 0 before."""
+        return self._planner.seen_ts if self._planner is not None else 0
+
+    def connect(self, lo: int, check: Callable[[], None]) -> None:
+        """Have a Spark session, warmed up before the first job. To connect breaks off what whoever took over has under
+        way, so `check` is called before. Raises SparkUnavailableError, what the registry does and `check`.
+        """
+        if self._function is None:
+            place, cluster = self._place, self._cluster
+            work = LandRanges(place.url, cluster.id, cluster.tls)
+            self._function = ResilientFunction(place, work, (TASK_SCHEMA, STATS_SCHEMA))
+        self._function.connect(_CONNECT_TIMEOUT_S, check)
+        if not self._is_warm:
+            self._is_warm = True
+            hosts = [pump.host for pump in self._cluster.pumps_that_count()]
+            LandingJob(self._function).warm_up(hosts, lo, _WARM_UP_TIMEOUT_S)
+
+    def submit(self, lo: int, token: str, skips: Callable[[], Collection[int]], *, empty_now: bool) -> None:
+        """Have a job under way for what comes after `lo` (TSO), and one for what comes after that if more is waiting.
+
+        `token` is the claim's; `skips` tells which transactions may be left out; `empty_now`: an empty window, too.
+        Raises as Planner.plan.
+        """
+        assert self._function is not None
+        planner, job = self._need_planner(), LandingJob(self._function)
+        if not self._running and self._limits.wait(self._due - time.monotonic(), lo):
+            return
+        while len(self._running) < _MAX_RUNNING_JOBS:
+            if self._running:
+                before = self._running[-1].plan
+                if not before.limited or self._limits.is_reached(before.hi):
+                    return
+                lo = before.hi
+            began = time.perf_counter()
+            try:
+                plan = planner.plan(lo, empty_now=empty_now and not self._running)
+            except Exception:
+                if self._running:  # first commit what is under way; if it is still wrong then, it will come up again
+                    return
+                raise
+            if plan is None:
+                return
+            self._due = 0.0 if plan.limited else time.monotonic() + self._window.interval_ms / 1000
+            stages = {"plan": ms_since(began)}
+            self._started_count += 1
+            began = time.perf_counter()
+            alone = not self._running
+            work = partial(job.run, plan, f"{token}.{self._started_count}", _JOB_TIMEOUT_S, skips(), alone=alone)
+            future = self._threads.submit(work) if plan.limited or not alone else None
+            self._running.append(_RunningJob(plan, stages, began, work, future))
+
+    def take(self) -> FinishedPlan | None:
+        """Wait for the first job and take its result up; None if none is under way. Raises as LandingJob.run."""
+        if not self._running:
+            return None
+        running = self._running[0]
+        result = running.result()
+        self._running.popleft()
+        return FinishedPlan(running.plan, result, running.stages_ms | {"job": ms_since(running.began)})
+
+    def wait_for_commits(self, lo: int, seconds: float) -> bool:
+        """Wait until there may be a window after `lo` (TSO), at most `seconds`; whether there may be one."""
+        return self._need_planner().wait_for_commits(lo, seconds)
+
+    def abandon(self) -> None:
+        """Stop the jobs that are under way. What they have written no record will name."""
+        if self._running and self._function is not None:
+            with contextlib.suppress(Exception):
+                self._function.interrupt()
+            wait([running.future for running in self._running if running.future], timeout=_ABANDON_TIMEOUT_S)
+        self._running.clear()
+        if self._planner is not None:
+            self._planner.look_again()
+
+    def close(self) -> None:
+        """Let go of everything, after `abandon`."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._planner is not None:
+            self._planner.close()
+        if self._function is not None:
+            self._function.close()
+
+    def _need_planner(self) -> WindowPlanner:
+        if self._planner is None:
+            cluster = self._cluster
+            self._planner = WindowPlanner(
+                cluster.id, self._window, cluster.pd.tso, cluster.registry.pumps, cluster.tls, self._relay
+            )
+        return self._planner

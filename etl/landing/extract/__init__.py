@@ -1,0 +1,16 @@
+"""A pump's range becomes a part of the relay log. Runs in Spark's workers."""
+
+from sluice.etl.landing.extract.row_extractor import BinlogDecodeError, DdlRecord, RowExtractor
+from sluice.etl.landing.extract.source import PumpRange, read_range
+from sluice.etl.landing.extract.worker import STATS_SCHEMA, TASK_SCHEMA, LandRanges
+
+__all__ = [
+    "STATS_SCHEMA",
+    "TASK_SCHEMA",
+    "BinlogDecodeError",
+    "DdlRecord",
+    "LandRanges",
+    "PumpRange",
+    "RowExtractor",
+    "read_range",
+]

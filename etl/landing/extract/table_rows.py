@@ -1,0 +1,55 @@
+"""How many changes each table has, and of when: what a window's record and its schema are made from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+_SUMMED = (np.add, np.minimum, np.maximum, np.minimum, np.maximum)
+
+
+class TableRows(NamedTuple):
+    """How many changes of a table are inside, the first and last commit_ts among them, and the oldest and newest schema
+    version by which they were made.
+    """
+
+    rows: int
+    first_commit_ts: int
+    last_commit_ts: int
+    oldest_version: int
+    newest_version: int
+
+
+class TableTally:
+    """Adds up batch by batch, in whole arrays: a batch may have rows of thousands of tables."""
+
+    def __init__(self) -> None:
+        self._found: list[Ints] = []
+
+    def add(self, found: Ints) -> None:
+        """Rows of table id and the fields of a TableRows; a table may be there more than once."""
+        self._found.append(_sum_by_table(found))
+
+    def tables(self) -> dict[int, TableRows]:
+        """By table id, ascending."""
+        if not self._found:
+            return {}
+        if len(self._found) > 1:
+            self._found = [_sum_by_table(np.concatenate(self._found))]
+        (found,) = self._found
+        return {row[0]: TableRows._make(row[1:]) for row in found.tolist()}
+
+
+def _sum_by_table(found: Ints) -> Ints:
+    """A row for each table, by id."""
+    ids = found[:, 0]
+    if len(ids) > 1:
+        order = np.argsort(ids, kind="stable")
+        found, ids = found[order], ids[order]
+    begins = np.flatnonzero(np.append(True, ids[1:] != ids[:-1])[: len(ids)])
+    if len(begins) == len(ids):
+        return found
+    return np.column_stack([ids[begins], *(how.reduceat(found[:, i], begins) for i, how in enumerate(_SUMMED, 1))])

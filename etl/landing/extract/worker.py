@@ -1,0 +1,172 @@
+"""What Spark's Python workers do to land a window: read a range of a pump, explode it, write its part, and answer with
+statistics.
+
+The worker reads from the pump and writes to the relay log itself, so that no payload passes through the JVM. What is in
+a small window came with its bounds, and is handed over: to ask for it again would cost more than all else.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from sluice.etl.landing.extract._skip_undecodable import drop_skipped_undecodable
+from sluice.etl.landing.extract.row_extractor import BinlogDecodeError, RowExtractor
+from sluice.etl.landing.extract.source import prefetched_range, read_range
+from sluice.etl.spark.errors import report_to_client
+from sluice.etl.spark.worker_tuning import freeze_gc, tune_malloc
+from sluice.relay import RelayLog, merge
+from sluice.tidb import TLS
+from sluice.tidb.window_schema import WINDOW_SCHEMA
+
+TASK_SCHEMA = pa.schema([pa.field("task", pa.string()), pa.field("window", pa.binary())])
+"""A row a range: what is wanted of it as JSON, and what the pump has sent of it."""
+STATS_SCHEMA = pa.schema([pa.field("stats", pa.string())])
+
+
+@dataclass(frozen=True, slots=True)
+class LandRanges:
+    """Runs in Spark's Python workers: writes a part for each of its rows, which are in TASK_SCHEMA, and yields a row
+    of statistics for it. Of small ranges that come together it writes one part, which the first one's statistics have:
+    a file costs more than what is in it. Nothing of a window is in here, so that it is the same object from job to job.
+    """
+
+    relay_url: str
+    cluster_id: int
+    tls: TLS | None = None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = (
+            TaskContext.get()
+        )  # none in the process of the landing itself, see `sluice.etl.spark.resilient_function`
+        attempt = context.taskAttemptId() if context is not None else "here"
+        with report_to_client():
+            relay = RelayLog.open(self.relay_url)
+            for batch in batches:
+                tasks = [json.loads(row["task"]) | {"window": row["window"]} for row in batch.to_pylist()]
+                is_small = all(task.get("is_small") for task in tasks)
+                if not is_small:
+                    tune_malloc()
+                together = [tasks] if is_small else [[task] for task in tasks]
+                for group in together:
+                    # With the attempt's number: a repeated task never meets the file of the one before.
+                    answers = _process_ranges(relay, self, group, f"{group[0]['token']}.{attempt}")
+                    yield pa.record_batch([pa.array([json.dumps(stats) for stats in answers])], schema=STATS_SCHEMA)
+        freeze_gc()
+
+
+def _process_ranges(
+    relay: RelayLog, job: LandRanges, tasks: Sequence[Mapping[str, Any]], token: str
+) -> list[dict[str, Any]]:
+    """The statistics of ranges that become one part, or what in one of them can't be read."""
+    started = time.perf_counter()
+    ranges = [
+        _RangeExtraction(job, task) for task in tasks
+    ]  # all pumps are asked before the first answer is waited for
+    first = tasks[0]
+    current = first_range = ranges[0]
+
+    def changes() -> Iterator[pa.RecordBatch]:
+        nonlocal current
+        if len(ranges) == 1:
+            yield from current.changes()
+            return
+        tables = []
+        for current in ranges:
+            tables.append(pa.Table.from_batches(current.transactions(), WINDOW_SCHEMA))
+        try:
+            found = list(first_range.changes_of(merge(tables)))
+        except BinlogDecodeError:
+            for current, table in zip(ranges, tables):  # whose it is
+                for batch in table.to_batches():
+                    for _ in RowExtractor(current.task["host"]).extract(batch):
+                        pass
+            raise
+        yield from found
+
+    try:
+        part = relay.write_part(first["lo"], first["hi"], token, first["n"], changes())
+    except BinlogDecodeError as error:
+        return [{"n": current.task["n"], "unreadable": str(error), "way_out": error.way_out}]
+    whole = time.perf_counter() - started
+    reading, exploding = sum(each.reading for each in ranges), sum(each.exploding for each in ranges)
+    spent = {"read": reading, "explode": exploding, "write": whole - reading - exploding}
+    answers = [each.stats() for each in ranges]
+    answers[0] |= {
+        "part": part.to_dict() if part else None,
+        "worker_ms": {name: seconds * 1000 for name, seconds in spent.items()},
+    }
+    return answers
+
+
+class _RangeExtraction:
+    """A pump's range while it is read and exploded, and how many seconds that takes."""
+
+    def __init__(self, job: LandRanges, task: Mapping[str, Any]) -> None:
+        self.task = task
+        self.reading = self.exploding = 0.0
+        self._exploder = RowExtractor(task["host"])
+        host, lo, hi = task["host"], task["range_lo"], task["range_hi"]
+        window = task.get("window")
+        self._batches = (
+            prefetched_range(host, window, lo, hi) if window else read_range(host, job.cluster_id, lo, hi, job.tls)
+        )
+        self._left_out: list[dict[str, Any]] = []
+        self._transactions = 0
+
+    def transactions(self) -> Iterator[pa.RecordBatch]:
+        """Those that can be read, in WINDOW_SCHEMA."""
+        skips = self.task["skips"]
+        while True:
+            mark = time.perf_counter()
+            batch = next(self._batches, None)
+            self.reading += time.perf_counter() - mark
+            if batch is None:
+                return
+            self._transactions += batch.num_rows
+            batch, unreadable = drop_skipped_undecodable(batch, self.task["host"], skips)
+            self._left_out.extend(unreadable)
+            yield batch
+
+    def changes(self) -> Iterator[pa.RecordBatch]:
+        """Its row changes, in PART_SCHEMA."""
+        for batch in self.transactions():
+            exploded = self._explode(batch)
+            del batch  # a batch may hold a whole large transaction: one at a time
+            yield from exploded
+
+    def changes_of(self, transactions: pa.Table) -> Iterator[pa.RecordBatch]:
+        """The row changes of transactions of several ranges, which count as this one's."""
+        for batch in transactions.combine_chunks().to_batches():
+            yield from self._explode(batch)
+
+    def _explode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        exploded = self._exploder.extract(batch)
+        del batch
+        mark = time.perf_counter()
+        for ready in exploded:
+            self.exploding += time.perf_counter() - mark
+            yield ready
+            mark = time.perf_counter()
+        self.exploding += time.perf_counter() - mark
+
+    def stats(self) -> dict[str, Any]:
+        """What was in it."""
+        totals = self._exploder.totals
+        return {
+            "n": self.task["n"],
+            "part": None,
+            "transactions": self._transactions,
+            "left_out": self._left_out,
+            "ddls": [ddl.to_dict() for ddl in totals.ddls],
+            "tables": totals.by_table.tables(),
+            "skipped": {"internal_changes": totals.internal_changes, "fake_ddls": totals.fake_ddls},
+            "worker_ms": {},
+        }

@@ -1,0 +1,136 @@
+"""Where landing begins: where the relay log ends, else where the downstream's checkpoint is, else where the settings
+say.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from sluice.errors import SluiceError
+from sluice.etl.downstream import Checkpoint
+from sluice.etl.downstream.ownership import downstream_name, writes_elsewhere
+from sluice.etl.downstream.sinks import read_checkpoint
+from sluice.etl.landing._cluster import UpstreamCluster
+from sluice.etl.landing.schema import version_at
+from sluice.etl.retry import one_line
+from sluice.etl.settings import Target, Upstream
+from sluice.relay import RelayLog
+from sluice.tidb import NodeStatus, TiKVError, tso
+
+log = logging.getLogger("sluice.land")
+
+_CLEAN_UP_SPAN = tso.span(600_000)
+
+
+class NoCheckpointError(SluiceError):
+    """To begin now would leave out what somebody has been replicating; names who, and the ways out."""
+
+    way_out = "say where to begin: a checkpoint row downstream, or initial-commit-ts"
+
+
+class WrongClusterError(SluiceError):
+    """The relay log holds another cluster's windows."""
+
+    way_out = "give each cluster a relay log of its own, or correct pd-urls"
+
+
+@dataclass(frozen=True, slots=True)
+class StartPosition:
+    """Where landing begins."""
+
+    ts: int
+    """Everything through this TSO is landed, or not wanted."""
+    is_resumed: bool
+    """The relay log has windows, which end at `ts`."""
+    schema_version: int | None = None
+    """As of `ts`, where something but TiKV tells."""
+
+
+def resume_from_log(relay: RelayLog, cluster: UpstreamCluster) -> StartPosition | None:
+    """Where the relay log ends, None if nobody has begun it; parts behind the end that no window names are removed.
+    Raises WrongClusterError, PDError and relay errors.
+    """
+    last = relay.last()
+    if last is None and relay.begun() is not None:
+        last = relay.last()
+    if last is None:
+        return None
+    if last.cluster_id != cluster.id:
+        raise WrongClusterError(
+            f"the relay log {relay.url} is of cluster {last.cluster_id}, PD at {cluster.pd_urls} is of cluster"
+            f" {cluster.id}",
+            way_out="give each cluster a relay log of its own",
+        )
+    removed = relay.clean_unreferenced(since_ts=max(0, last.lo - _CLEAN_UP_SPAN))
+    if removed:
+        log.info("removed %d parts that belong to no window", removed)
+    return StartPosition(last.hi, is_resumed=True)
+
+
+def initial_position(target: Target, upstream: Upstream, cluster: UpstreamCluster) -> StartPosition:
+    """Where an empty relay log begins. A downstream that can't be reached is an error here: a relay log must not begin
+    after what the downstream still needs. Raises NoCheckpointError, CheckpointError, DownstreamError, PDError and
+    TiKVError.
+    """
+    checkpoint = read_checkpoint(target, cluster.id)
+    if checkpoint is not None:
+        return StartPosition(checkpoint.commit_ts, is_resumed=False, schema_version=_version_of(checkpoint, cluster))
+    place = downstream_name(target)
+    ts = position_without_checkpoint(place, upstream, cluster.id, cluster.registry.drainers, cluster.pd.tso)
+    return StartPosition(ts, is_resumed=False)
+
+
+def _version_of(checkpoint: Checkpoint, cluster: UpstreamCluster) -> int:
+    """A Drainer's row may name an older version than that of its commit timestamp. But TiKV may have no snapshot of
+    then.
+    """
+    try:
+        return version_at(cluster.tikv, checkpoint.commit_ts) or checkpoint.schema_version
+    except TiKVError as error:
+        if not checkpoint.schema_version:
+            raise
+        log.warning(
+            "TiKV doesn't tell the schema version at commit_ts %d, taking the checkpoint's, %d: %s",
+            checkpoint.commit_ts, checkpoint.schema_version, one_line(error),
+        )  # fmt: skip
+        return checkpoint.schema_version
+
+
+def position_without_checkpoint(
+    place: str,
+    upstream: Upstream,
+    cluster_id: int,
+    drainers: Callable[[], Iterable[NodeStatus]],
+    tso: Callable[[], int],
+) -> int:
+    """The commit timestamp (TSO) to begin at where `place`, a `downstream_name`, has no checkpoint: the settings', or
+    now. Raises NoCheckpointError when "now" can't be
+    meant: the registry knows a drainer with a position, so the checkpoint is probably elsewhere.
+    """
+    initial = upstream.initial_commit_ts
+    if initial >= 0:
+        return initial
+    known = [
+        drainer
+        for drainer in drainers()
+        if drainer.max_commit_ts
+        and drainer.node_id not in upstream.unrelated_drainers
+        and not writes_elsewhere(drainer, place)
+    ]
+    now = tso()
+    if not known:
+        return now
+    last = max(known, key=lambda drainer: drainer.max_commit_ts)
+    raise NoCheckpointError(
+        f"{place}: there is no checkpoint of cluster {cluster_id}, and with [upstream]"
+        " initial-commit-ts = -1 landing would begin "
+        f"now; but the registry knows drainer {last.node_id} ({last.state}) through commit_ts {last.max_commit_ts}, so"
+        " the changes since would be "
+        "missing. Is [downstream] host, checkpoint-schema or checkpoint-table mistyped? If there is none indeed, say"
+        " where to begin: "
+        f"initial-commit-ts = {last.max_commit_ts} goes on from there, {now} is now. If that drainer replicates to"
+        " another downstream: "
+        f'[upstream] unrelated-drainers = ["{last.node_id}"]'
+    )

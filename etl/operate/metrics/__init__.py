@@ -1,0 +1,7 @@
+"""What Prometheus is told of pipelines: by an endpoint that lives through task changes, or pushed to a gateway."""
+
+from sluice.etl.operate.metrics.collector import PipelineCollector
+from sluice.etl.operate.metrics.endpoint import MetricsEndpoint
+from sluice.etl.operate.metrics.push import MetricsPusher
+
+__all__ = ["MetricsEndpoint", "MetricsPusher", "PipelineCollector"]

@@ -1,0 +1,112 @@
+"""What holds replication back, in words: a sentence each, the gravest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sluice.etl.operate.overview.model import LATE_LAG_MS, PAUSED, UNKNOWN, WAITING, Overview
+from sluice.tidb import tso
+
+__all__ = ["blockers"]
+
+_MIN_SILENCE_MS = 5_000
+
+
+def blockers(seen: Overview, orders: Mapping[str, Any]) -> Iterator[str]:
+    """The sentences. `orders`: what operators asked for, as `sluice.etl.operate.orders` tells it."""
+    yield from _stopped_blockers(seen, orders)
+    yield from _unresponsive_blockers(seen)
+    yield from _ordered_pauses(orders)
+    yield from _pump_blockers(seen)
+    yield from _lag_blockers(seen)
+    if seen.verified.differences:
+        yield (
+            f"{seen.verified.differences:,} rows of {_abbreviate(seen.verified.differing)} differ from the upstream;"
+            " `sluice verify` shows which"
+        )
+
+
+def _stopped_blockers(seen: Overview, orders: Mapping[str, Any]) -> Iterator[str]:
+    if orders.get("stopped"):
+        yield f"applying has stopped: {orders['stopped']}"
+    for failure in seen.failures:
+        yield f"{failure['what']} has stopped: {failure['said']}. Way out: {failure['way_out']}"
+    if seen.downstream.refused:
+        yield (
+            f"the downstream refused changes: {seen.downstream.refused[:300]}. Way out: `sluice accept"
+            f" {seen.downstream.refusal}` or `sluice txn skip`"
+        )
+
+
+def _unresponsive_blockers(seen: Overview) -> Iterator[str]:
+    who = {"upstream": "the upstream's PD", "relay": "the relay log", "downstream": "the downstream"}
+    for name, said in seen.errors.items():
+        if name in who:
+            yield f"{who[name]} doesn't answer{_since(seen, name)}: {said}"
+
+
+def _since(seen: Overview, name: str) -> str:
+    """Since when, if that is a while ago, and how old what is shown of it is."""
+    since_ms, as_of_ms = seen.silent_ms.get(name, seen.at_ms), seen.as_of_ms.get(name)
+    if seen.at_ms - since_ms < _MIN_SILENCE_MS:
+        return ""
+    shown = f", and what is shown of it is {_seconds_text(seen.at_ms - as_of_ms)} old" if as_of_ms else ""
+    return f" since {tso.time_text(tso.compose(since_ms))}{shown}"
+
+
+def _ordered_pauses(orders: Mapping[str, Any]) -> Iterator[str]:
+    paused = [word for word, key in (("landing", "land_paused"), ("applying", "apply_paused")) if orders.get(key)]
+    if paused:
+        yield f"{' and '.join(paused)} {'is' if len(paused) == 1 else 'are'} paused; `sluice resume` goes on"
+    if orders.get("apply_until_ts") is not None:
+        yield f"applying goes to {tso.text(orders['apply_until_ts'])} and waits there; `sluice resume` goes on"
+
+
+def _pump_blockers(seen: Overview) -> Iterator[str]:
+    for pump in seen.pumps:
+        if pump.state == PAUSED:
+            yield (
+                f"pump {pump.node_id} ({pump.host}) is paused: nothing after {tso.text(pump.max_commit_ts)} can be"
+                " landed until it is started again"
+            )
+        elif pump.state == WAITING:
+            yield (
+                f"pump {pump.node_id} ({pump.host}, {pump.registry_state}) is {_seconds_text(pump.lag_ms)} behind:"
+                f" nothing after"
+                f" {tso.text(pump.max_commit_ts)} can be landed"
+            )
+    if not seen.pumps and "upstream" in seen.as_of_ms:
+        yield "no pump is registered: TiDB has nowhere to send what it commits"
+
+
+def _lag_blockers(seen: Overview) -> Iterator[str]:
+    landing, downstream = seen.landing, seen.downstream
+    if landing.state == WAITING and landing.lag_ms is not None:
+        yield (
+            f"landing is {_seconds_text(landing.lag_ms)} behind; its task's log says what it waits for, or no task"
+            f" runs (is the"
+            " DAG `replicate` paused?)"
+        )
+    if downstream.state not in (WAITING, UNKNOWN) or downstream.lag_ms is None:
+        return
+    if downstream.state == UNKNOWN and downstream.lag_ms <= LATE_LAG_MS:
+        return
+    waiting_ms = seen.relay.waiting_ms or 0.0
+    if downstream.ddl_under_way:
+        yield f"the downstream executes the DDL of commit_ts {downstream.ddl_under_way}; what follows waits for it"
+    elif landing.state != WAITING or waiting_ms > downstream.lag_ms / 2:
+        yield (
+            f"applying is {_seconds_text(downstream.lag_ms)} behind, {_seconds_text(waiting_ms)} of it landed and not"
+            f" applied; its task's log"
+            " says what it waits for, or no task runs (is the DAG `replicate` paused?)"
+        )
+
+
+def _seconds_text(milliseconds: float) -> str:
+    return f"{milliseconds / 1000:,.0f} s"
+
+
+def _abbreviate(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - 3} more tables" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more

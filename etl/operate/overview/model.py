@@ -1,0 +1,168 @@
+"""What the overview consists of: the way of the data, part by part, each with its state, pace and lag."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+__all__ = [
+    "IDLE",
+    "LATE_LAG_MS",
+    "PAUSED",
+    "STATES",
+    "STOPPED",
+    "UNKNOWN",
+    "WAITING",
+    "WORKING",
+    "ArchivePart",
+    "DownstreamPart",
+    "LandingPart",
+    "Overview",
+    "PumpPart",
+    "RelayPart",
+    "VerifiedPart",
+]
+
+WORKING = "works"
+IDLE = "idle"
+"""There is nothing to do, or it hasn't begun."""
+WAITING = "waits"
+"""It has something to do, and doesn't get on."""
+PAUSED = "paused"
+STOPPED = "stopped"
+"""Somebody has to act."""
+UNKNOWN = "unknown"
+"""It doesn't answer."""
+LATE_LAG_MS = 30_000.0
+"""What is further behind than this, and than three empty windows, doesn't get on."""
+STATES = (WORKING, IDLE, WAITING, PAUSED, STOPPED, UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class PumpPart:
+    """A pump, as the registry has it. `max_commit_ts`: TSO through which it has everything; `lag_ms`: how far that is
+    behind the clock. `registry_state`: online, pausing, paused, closing, offline.
+    """
+
+    node_id: str
+    host: str
+    state: str
+    registry_state: str
+    max_commit_ts: int
+    lag_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class LandingPart:
+    """Landing: pumps to relay log. `at_ts`: everything through this TSO is landed, 0: nothing yet; `lag_ms`: how far
+    that is behind the clock, None if nothing is. The pace is that of the last minute.
+    """
+
+    state: str
+    at_ts: int
+    lag_ms: float | None
+    transactions_per_s: float
+    changes_per_s: float
+    windows: int
+    """Landed since counting began."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelayPart:
+    """The relay log. `waiting_ms`: how much of it (ms of the upstream's time) isn't applied; `bytes`: what it takes,
+    None if not looked up. `keep`: as in the settings, "" for ever.
+    """
+
+    state: str
+    url: str
+    lo: int
+    hi: int
+    waiting_ms: float | None
+    bytes: int | None
+    keep: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivePart:
+    """The archive. `promised_ts`: from this TSO on, through `hi`, every moment can be restored, 0: none can.
+    `lag_ms`: how much is landed and not archived. `idle`: none is set up.
+    """
+
+    state: str
+    url: str
+    lo: int
+    hi: int
+    lag_ms: float | None
+    bytes: int | None
+    bases: int
+    promised_ts: int
+
+
+@dataclass(frozen=True, slots=True)
+class DownstreamPart:
+    """Applying, and what it writes to. `at_ts`: the checkpoint, 0: none; while the downstream doesn't answer, the
+    newest that is known. `lag_ms`: clock minus checkpoint. The pace is that of the last minute. `refused`: what was
+    refused, and waits for a decision, "" for nothing; `refusal`: its id.
+    """
+
+    state: str
+    name: str
+    at_ts: int
+    lag_ms: float | None
+    transactions_per_s: float
+    changes_per_s: float
+    refused: str = ""
+    refusal: str = ""
+    ddl_under_way: int | None = None
+    consistent: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedPart:
+    """What is known of both sides being equal. `at_ms`: when the table whose verification is oldest was verified (Unix
+    ms), 0: never; `age_ms`: how long ago. `differing`: the tables of which rows differed, `differences`: these rows.
+    """
+
+    at_ms: int
+    age_ms: float | None
+    tables: int
+    differing: tuple[str, ...]
+    differences: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Where the data is, and what holds it back. Moments are Unix ms, timestamps TSO."""
+
+    at_ms: int
+    pipeline: str
+    """Its id, as in the registry."""
+    pumps: tuple[PumpPart, ...]
+    landing: LandingPart
+    relay: RelayPart
+    archive: ArchivePart
+    downstream: DownstreamPart
+    verified: VerifiedPart
+    decisions: tuple[dict[str, Any], ...]
+    """Those that no checkpoint has passed, as `sluice.etl.operate.list_decisions` tells them."""
+    jobs: tuple[dict[str, Any], ...]
+    """Those that aren't over, as `sluice.relay.jobs.JobStatus.to_json` tells them."""
+    failures: tuple[dict[str, Any], ...]
+    """Why tasks have stopped: what, said, way_out, made_ms."""
+    held_back: tuple[str, ...]
+    """What holds replication back, a sentence each, the gravest first; () if nothing does."""
+    errors: dict[str, str]
+    """Who doesn't answer, and what came instead: ``downstream``, ``upstream``, ``relay``, ``archive`` …"""
+    silent_ms: dict[str, int] = field(default_factory=dict)
+    """Since when they don't."""
+    as_of_ms: dict[str, int] = field(default_factory=dict)
+    """When what is shown of each was said: of who doesn't answer, some time ago."""
+
+    @property
+    def lag_ms(self) -> float | None:
+        """How far the downstream is behind the clock."""
+        return self.downstream.lag_ms
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self) | {"lag_ms": self.lag_ms}

@@ -1,0 +1,108 @@
+"""Everybody who has to do with a pipeline, asked side by side; what each said last outlives a look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.etl import operate
+from sluice.etl.downstream import Checkpoint
+from sluice.etl.downstream.ownership import downstream_name
+from sluice.etl.operate.overview.clock_skew import upstream_cluster_id, upstream_skew_ms
+from sluice.etl.operate.overview.sizes import latest_sizes
+from sluice.etl.operate.polling import PollResults, SourcePoller
+from sluice.etl.settings import Settings
+from sluice.relay import RelayLog, StopMark, WindowRecord
+from sluice.relay.measures import CounterStore
+from sluice.relay.verification_log import Verifications
+
+__all__ = ["KnownCheckpoint", "RelayEnds", "known_checkpoint", "poll_all"]
+
+_RELAY_SOURCES = ("orders", "measures", "verified")
+"""Who is asked for what lies in the relay log: when that doesn't answer, it alone is named."""
+_pollers: dict[tuple[str, ...], SourcePoller] = {}
+"""By pipeline."""
+
+
+def poll_all(settings: Settings, patience_s: float) -> PollResults:
+    """What everybody says now, or said last: ``relay`` (RelaySeen), ``upstream`` (the pumps), ``downstream`` (the
+    checkpoint), ``orders``, ``measures``, ``verified``, ``archive`` (its sizes) and ``clock`` (ms).
+    """
+    parties = _poller_of(settings)
+    answers = parties.ask(_questions(settings, parties, patience_s), patience_s)
+    if "relay" in answers.errors:
+        for name in _RELAY_SOURCES:
+            answers.errors.pop(name, None)
+    return answers
+
+
+def _poller_of(settings: Settings) -> SourcePoller:
+    place = (settings.upstream.pd_urls, settings.relay.url, settings.relay.pipeline, downstream_name(settings.target))
+    return _pollers.setdefault(place, SourcePoller())
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCheckpoint:
+    """The downstream's checkpoint, 0: none, None: unknown. `problem`: why it can't be asked now, then it is an older
+    one, "" if it can.
+    """
+
+    at_ts: int | None
+    problem: str = ""
+
+
+def known_checkpoint(settings: Settings, patience_s: float) -> KnownCheckpoint:
+    """Through where the downstream is complete, as far as that is known within `patience_s`."""
+    parties = _poller_of(settings)
+    questions = _questions(settings, parties, patience_s)
+    answers = parties.ask({name: questions[name] for name in ("relay", "downstream")}, patience_s)
+    at_ts = None
+    if "downstream" in answers.said:
+        checkpoint: Checkpoint | None = answers.said["downstream"]
+        at_ts = checkpoint.commit_ts if checkpoint is not None else 0
+    if "downstream" not in answers.missing:
+        return KnownCheckpoint(at_ts)
+    said = answers.errors.get("relay") or answers.errors.get("downstream")
+    return KnownCheckpoint(at_ts, said or "the downstream was asked and has not answered yet")
+
+
+def _questions(settings: Settings, parties: SourcePoller, patience_s: float) -> dict[str, Callable[[], Any]]:
+    def relay() -> RelayLog:
+        log: RelayLog = parties.latest("relay", patience_s).log
+        return log
+
+    def orders() -> dict[str, Any]:
+        relay()
+        return operate.orders(settings)
+
+    def checkpoint() -> Checkpoint | None:
+        last: WindowRecord | None = parties.latest("relay", patience_s).last
+        cluster_id = last.cluster_id if last is not None else upstream_cluster_id(settings)
+        return operate.read_checkpoint_in_time(settings.target, cluster_id) if cluster_id else None
+
+    return {
+        "relay": lambda: RelayEnds.load(settings),
+        "upstream": lambda: operate.registered_pumps(settings.upstream),
+        "downstream": checkpoint,
+        "orders": orders,
+        "measures": lambda: CounterStore(relay(), downstream_name(settings.target)).totals(),
+        "verified": lambda: Verifications(relay()).last(),
+        "archive": lambda: latest_sizes(settings),
+        "clock": lambda: upstream_skew_ms(settings),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class RelayEnds:
+    """The relay log and its ends."""
+
+    log: RelayLog
+    first: WindowRecord | None
+    last: WindowRecord | None
+    stopped: StopMark | None
+
+    @classmethod
+    def load(cls, settings: Settings) -> RelayEnds:
+        log = settings.open_relay()
+        return cls(log, log.first(), log.last(), log.stopped())

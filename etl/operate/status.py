@@ -1,0 +1,174 @@
+"""How replication stands and what operators asked for: read, nothing is changed."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from typing import Any
+
+from sluice.errors import SluiceError
+from sluice.etl.downstream import Checkpoint, CheckpointError, DownstreamError
+from sluice.etl.downstream.sinks import hold_checkpoint, read_checkpoint
+from sluice.etl.operate.polling import SourcePoller
+from sluice.etl.settings import Downstream, Settings, Target, Upstream
+from sluice.relay import Failure, RelayLog
+from sluice.relay.jobs import Jobs
+from sluice.tidb import PDClient, PDError, tso
+
+__all__ = [
+    "LAND",
+    "failures",
+    "list_decisions",
+    "locked_checkpoint",
+    "newest_checkpoint",
+    "now_ms",
+    "orders",
+    "read_checkpoint_in_time",
+    "registered_pumps",
+    "status",
+]
+
+LAND = "land"
+_CONNECT_TIMEOUT_S, _CHECKPOINT_TIMEOUT_S = 5, 15.0
+
+
+def status(settings: Settings) -> dict[str, Any]:
+    """How far replication is and what operators asked for, as JSON values. A part that doesn't answer within seconds is
+    named in ``errors``; all are asked side by side. Raises RelayError, OSError when the relay log can't be read.
+    """
+    relay = settings.open_relay()
+    first, last = relay.first(), relay.last()
+    questions: dict[str, Callable[[], Any]] = {
+        "downstream": lambda: _checkpoint_of(settings, last.cluster_id if last is not None else 0),
+        "upstream": lambda: registered_pumps(settings.upstream),
+    }
+    asked = SourcePoller().ask(questions, _CHECKPOINT_TIMEOUT_S)
+    checkpoint: Checkpoint | None = asked.said.get("downstream")
+    at = checkpoint.commit_ts if checkpoint else None
+    refused = checkpoint.flight.refused if checkpoint and checkpoint.flight else None
+    waiting = max(0, tso.ms_between(at, last.hi)) if last is not None and at is not None else None
+    return {
+        "relay": {"url": relay.url, "lo": first.lo if first else None, "hi": last.hi if last else None},
+        "checkpoint": at,
+        "consistent": checkpoint.consistent if checkpoint else None,
+        "written_by": _written_by(settings.target, relay, checkpoint),
+        "refused": {"id": refused.token, "text": refused.text} if refused else None,
+        "ddl_under_way": checkpoint.pending.commit_ts if checkpoint and checkpoint.pending else None,
+        "landed_not_applied_ms": waiting,
+        "lag_ms": max(0, now_ms() - tso.physical_ms(at)) if at else None,
+        **orders(settings),
+        "pumps": asked.said.get("upstream", []),
+        "errors": asked.errors,
+    }
+
+
+def _checkpoint_of(settings: Settings, cluster_id: int) -> Checkpoint | None:
+    """Return the checkpoint, also the one that a copy wrote before anything was landed; `cluster_id` 0: not known."""
+    if not cluster_id:
+        try:
+            with PDClient(settings.upstream.pd_urls, tls=settings.upstream.tls(), timeout_s=_CONNECT_TIMEOUT_S) as pd:
+                cluster_id = pd.cluster_id
+        except PDError:
+            return None  # `errors` says of the upstream that it doesn't answer
+    return read_checkpoint_in_time(settings.target, cluster_id)
+
+
+def _written_by(target: Target, relay: RelayLog, checkpoint: Checkpoint | None) -> str | None:
+    """Who else wrote the checkpoint; None if nobody else did."""
+    owned = relay.ownership()
+    if (
+        checkpoint is None
+        or owned is None
+        or not owned.begun
+        or checkpoint.owner == owned.pipeline
+        or not isinstance(target, Downstream)
+    ):
+        return None
+    return f"pipeline {checkpoint.owner}" if checkpoint.owner else "a Drainer"
+
+
+def orders(settings: Settings) -> dict[str, Any]:
+    """What operators asked for, and the jobs that aren't over, as JSON values."""
+    relay = settings.open_relay()
+    control, stop = relay.control(), relay.stopped()
+    return {
+        "stopped": stop.why if stop else None,
+        "failures": [asdict(failure) for failure in failures(relay)],
+        "land_paused": control.land_paused,
+        "apply_paused": control.apply_paused,
+        "apply_until_ts": control.apply_until_ts,
+        "decisions": list_decisions(settings),
+        "jobs": [job.status().to_json() for job in Jobs.for_pipeline(relay).unfinished()],
+    }
+
+
+def failures(relay: RelayLog) -> list[Failure]:
+    """Why tasks have stopped. What one wrote down that lost its role to another, which works on, is left out."""
+    last = relay.last()
+    landed_ms = last.landed_ms if last is not None else 0
+    return [each for each in relay.failures.list() if each.what != LAND or each.made_ms > landed_ms]
+
+
+def list_decisions(settings: Settings) -> list[dict[str, Any]]:
+    """Every decision, ascending, with ``used_ms`` (Unix ms, None if no checkpoint has passed it)."""
+    decisions = settings.open_relay().decisions
+    used = decisions.used_ms()
+    return [decision.to_dict() | {"used_ms": used.get(decision.commit_ts)} for decision in decisions.list()]
+
+
+def registered_pumps(upstream: Upstream) -> list[dict[str, Any]]:
+    """The pumps as the registry has them: node_id, host, state, max_commit_ts. Raises EtcdError and RegistryError,
+    after three seconds without an answer.
+    """
+    from sluice.tidb import EtcdClient, Registry
+
+    with EtcdClient(upstream.pd_urls, tls=upstream.tls(), timeout_s=3.0) as etcd:
+        pumps = Registry(etcd).pumps()
+    return [
+        {"node_id": pump.node_id, "host": pump.host, "state": pump.state, "max_commit_ts": pump.max_commit_ts}
+        for pump in pumps
+    ]
+
+
+def read_checkpoint_in_time(target: Target, cluster_id: int) -> Checkpoint | None:
+    """The downstream's checkpoint, None if there is none; who doesn't answer within seconds isn't waited for. Raises
+    CheckpointError, DownstreamError and OSError.
+    """
+    if isinstance(target, Downstream):
+        connect_s = min(_CONNECT_TIMEOUT_S, target.connect_timeout_s)
+        target = replace(target, connect_timeout_s=connect_s, read_timeout_s=_CONNECT_TIMEOUT_S)
+    return read_checkpoint(target, cluster_id)
+
+
+def newest_checkpoint(target: Target, relay: RelayLog) -> Checkpoint | Exception | None:
+    """The downstream's checkpoint; why it can't be read; None if there is none."""
+    last = relay.last()
+    if last is None:
+        return None
+    try:
+        return read_checkpoint(target, last.cluster_id)
+    except (CheckpointError, DownstreamError, OSError) as error:
+        return error
+
+
+@contextlib.contextmanager
+def locked_checkpoint(target: Target, relay: RelayLog) -> Iterator[Checkpoint | Exception | None]:
+    """Give what `newest_checkpoint` returns, and let no process commit until the block ends. With an error the
+    checkpoint is unknown, and commits may come.
+    """
+    last = relay.last()
+    with contextlib.ExitStack() as stack:
+        found: Checkpoint | Exception | None = None
+        try:
+            if last is not None:
+                found = stack.enter_context(hold_checkpoint(target, last.cluster_id))
+        except (SluiceError, OSError) as error:
+            found = error
+        yield found
+
+
+def now_ms() -> int:
+    """This machine's clock, Unix ms."""
+    return time.time_ns() // 1_000_000

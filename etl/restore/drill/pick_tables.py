@@ -1,0 +1,96 @@
+"""Which tables as of which moment a drill restores."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from sluice.etl.history.retain import archive_status, tables_restorable_at
+from sluice.etl.restore.drill.errors import DrillError
+from sluice.etl.settings import Settings
+from sluice.relay.archive import Archive, ArchiveSnapshot, SnapshotStore
+from sluice.tidb.table_name import TableName
+
+__all__ = ["INTO", "TableChoice", "pick_tables"]
+
+INTO = "sluice_drill_{schema}"
+_MAX_NAME_CHARS = 64
+_MAX_DRAWS = 20
+"""Moments at which there may be no table that the settings want."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableChoice:
+    """The tables, by their names upstream at `ts` (TSO)."""
+
+    ts: int
+    tables: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        return {"ts": self.ts, "tables": list(self.tables)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        return cls(int(document["ts"]), tuple(map(str, document["tables"])))
+
+
+def pick_tables(settings: Settings, ts: int | None, count: int, max_bytes: int, dice: random.Random) -> TableChoice:
+    """Up to `count` tables, which hold at most about `max_bytes` in memory together but for the first one, as of `ts`
+    (TSO), or of any moment that can be restored. Raises DrillError if nothing can be.
+    """
+    for moment in _moments(settings, dice) if ts is None else [ts]:
+        if sizes := _sizes(settings, moment):
+            break
+    else:
+        raise DrillError(f"no table that the settings want can be restored{'' if ts is None else f' as of {ts}'}")
+    names = sorted(sizes)
+    dice.shuffle(names)
+    return TableChoice(moment, tuple(sorted(itertools.islice(_fitting(names, sizes, max_bytes), count))))
+
+
+def _moments(settings: Settings, dice: random.Random) -> Iterator[int]:
+    """Some moments at which something can be restored. Raises DrillError if there is none."""
+    status = archive_status(settings)
+    begin = max(status.whole_from_ts, min((table.from_ts for table in status.tables), default=0))
+    if not begin:
+        raise DrillError(f"{status.url}: nothing can be restored yet")
+    yield from (dice.randint(begin, status.hi) for _ in range(_MAX_DRAWS))
+
+
+def _fitting(names: Sequence[str], sizes: Mapping[str, int], max_bytes: int) -> Iterator[str]:
+    taken = 0
+    for number, name in enumerate(names):
+        if number == 0 or taken + sizes[name] <= max_bytes:
+            taken += sizes[name]
+            yield name
+
+
+def _sizes(settings: Settings, ts: int) -> dict[str, int]:
+    """The tables that can be restored as of a moment from the base next to it, with about how many bytes they have."""
+    base = SnapshotStore(Archive.open(settings.archive_url).storage).latest(ts)
+    rows = _by_id(base) if base is not None else {}
+    had = tables_restorable_at(settings, base, ts)
+    return {
+        name: rows.get(table_id, 0)
+        for table_id, name in had.items()
+        if _fits(name) and (base is None or table_id in rows)
+    }
+
+
+def _by_id(base: ArchiveSnapshot) -> dict[int, int]:
+    """Of tables with rows: views and sequences aren't tried."""
+    return {
+        int(table.table["id"]): table.row_bytes
+        for table in base.tables
+        if not table.table.get("is_view") and not table.table.get("is_sequence")
+    }
+
+
+def _fits(name: str) -> bool:
+    """Whether a table can be asked for by its name, and its database's name has room for more letters."""
+    return len(INTO.replace("{schema}", TableName.parse(name).schema)) <= _MAX_NAME_CHARS

@@ -1,0 +1,49 @@
+"""How long a restore takes and how much room it needs, told before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from sluice.relay.jobs import DONE, Job
+
+__all__ = ["KIND", "TimeEstimate"]
+
+KIND = "restore"
+
+
+@dataclass(frozen=True, slots=True)
+class TimeEstimate:
+    """Seconds, on two cores that MariaDB has a part of; see docs/reference/performance/jobs.md."""
+
+    a_row: float = 1.5e-6
+    """Of the base, with its indexes."""
+    a_byte: float = 7.0e-9
+    """Of the base's rows in memory."""
+    a_change: float = 1.9e-6
+    verified: float = 1.2e-6
+    """A row or a change, once more by Spark."""
+    a_job: float = 1.5
+    """However little there is to do."""
+    a_verification: float = 3.0
+    """The same: a Spark session, whose workers start."""
+
+    @classmethod
+    def from_last_restore(cls, jobs: Iterable[Job]) -> Self:
+        """As the last restore of this pipeline went, if it was large enough to tell."""
+        made = cls()
+        for job in jobs:
+            if job.spec.kind == KIND and (entry := job.entry()).state == DONE and entry.result:
+                made = made._learned(entry.result.get("pace") or {})
+        return made
+
+    def _learned(self, found: Mapping[str, Any]) -> Self:
+        known = asdict(self)
+        return type(self)(**{**known, **{name: float(value) for name, value in found.items() if name in known}})
+
+    def seconds(self, rows: int, size: int, changes: int, *, verify: bool) -> float:
+        """For so many rows of a base with `size` bytes in memory, and changes."""
+        loading = rows * self.a_row + size * self.a_byte
+        verifying = self.a_verification + (rows + changes) * self.verified if verify else 0.0
+        return self.a_job + loading + changes * self.a_change + verifying

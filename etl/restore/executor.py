@@ -1,0 +1,57 @@
+"""How a restore has rows and changes prepared: on Spark."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Protocol
+
+from sluice.etl.apply import Prepare, SparkPreparer, prepare_options
+from sluice.etl.copy.snapshot_source import SnapshotSource
+from sluice.etl.copy.spark_loads import MakeLoads, SparkLoadMaker
+from sluice.etl.history.as_of.api import PlanExecutor
+from sluice.etl.settings import Settings
+from sluice.etl.spark.session_target import SessionTarget
+
+__all__ = ["RestoreExecutor", "SparkExecutor"]
+
+
+class RestoreExecutor(Protocol):
+    """`own` are the settings of the restore."""
+
+    def loads(self, own: Settings, source: SnapshotSource) -> AbstractContextManager[MakeLoads]:
+        """How chunks of a base become loads."""
+
+    def steps(self, own: Settings, url: str, without_rows: frozenset[int]) -> AbstractContextManager[Prepare]:
+        """How windows of the archive at `url` become steps; changes of some tables (ids) don't."""
+
+    def past(self) -> PlanExecutor | None:
+        """Where the state is computed that restored tables are compared with, None for Spark."""
+
+
+class SparkExecutor:
+    """In sessions of their own, so that the pipeline's go on undisturbed. `role`: whose they are."""
+
+    def __init__(self, role: str) -> None:
+        self._role = role
+
+    @contextmanager
+    def loads(self, own: Settings, source: SnapshotSource) -> Iterator[MakeLoads]:
+        with contextlib.closing(
+            SparkLoadMaker(SessionTarget(own.spark, own.spark_role("copy"), own.relay.url), source.spec())
+        ) as spark:
+            yield spark
+
+    @contextmanager
+    def steps(self, own: Settings, url: str, without_rows: frozenset[int]) -> Iterator[Prepare]:
+        options = replace(prepare_options(own), without_rows=without_rows)
+        preparer = SparkPreparer(SessionTarget(own.spark, self._role, url), options)
+        try:
+            yield preparer
+        finally:
+            preparer.close()
+
+    def past(self) -> PlanExecutor | None:
+        return None

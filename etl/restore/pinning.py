@@ -1,0 +1,48 @@
+"""While a restore isn't over, nothing is removed from the archive that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sluice.etl.settings import Settings
+from sluice.relay.archive import Archive, Pin, Pins
+from sluice.relay.jobs import CANCEL, CANCELLED, FINAL_STATES, Job, JobRun, Runner
+
+__all__ = ["cancelling", "pin", "unpin"]
+
+
+def pin(settings: Settings, job: Job, since: int, base: str) -> None:
+    """Have nothing removed of the base with this id ("" for none), nor of the chain from `since` (TSO) on. Raises
+    RemovedError, relay errors, OSError.
+    """
+    archive = Archive.open(settings.archive_url)
+    last = archive.last()
+    held = Pin(f"the restore {job.id}", since, (base,) if base else (), job.id, last.hi if last else since)
+    Pins(archive.storage).note(_pin_name(job), held)
+
+
+def unpin(settings: Settings, job: Job) -> None:
+    """Forget it if the job is over."""
+    if job.entry().state in FINAL_STATES:
+        Pins(Archive.open(settings.archive_url).storage).forget(_pin_name(job))
+
+
+@contextmanager
+def cancelling(settings: Settings, job: Job, runner: Runner) -> Iterator[tuple[JobRun, dict[str, Any] | None]]:
+    """Give up a job that no process runs: its run and its plan, for what it has made to be removed. Without a plan it
+    is over already: the process that asked for it died before it had one, and wrote nothing. Raises JobRunsError,
+    JobError, LeaseLostError, relay errors, OSError.
+    """
+    job.order(CANCEL, str(runner))
+    with job.run(runner) as run:
+        plan = job.plan()
+        if plan is None:
+            run.end(CANCELLED)
+        yield run, plan
+    unpin(settings, job)
+
+
+def _pin_name(job: Job) -> str:
+    return f"restore-{job.spec.token}"

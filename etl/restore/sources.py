@@ -1,0 +1,160 @@
+"""What a restore reads: the base that is nearest to the moment, and the windows from there on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Self, TypeVar
+
+from sluice.etl.copy.snapshot_source import SnapshotSource
+from sluice.etl.restore.errors import RestoreError
+from sluice.etl.restore.lineage import TableLineage
+from sluice.relay import RelayError, RelayLog, WindowRecord
+from sluice.relay.archive import Archive, ArchiveSegment, ArchiveSnapshot, SnapshotStore
+from sluice.tidb import tso
+
+__all__ = ["LogExtent", "RestoreSources"]
+
+Plan = TypeVar("Plan")
+
+
+@dataclass(frozen=True, slots=True)
+class LogExtent:
+    """About how much is to be read of the log for some tables: `changes` in `log_bytes` of files. `unarchived`: how
+    many of the `windows` are landed and not archived yet.
+    """
+
+    windows: int = 0
+    unarchived: int = 0
+    changes: int = 0
+    log_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreSources:
+    """The archive at `archive`, and the relay log at `relay` with what is landed and not archived yet, up to `until`
+    (TSO). `oldest`: where the archive begins; `archived`: where it ends, `oldest` if it is empty.
+    """
+
+    archive: Archive
+    relay: RelayLog
+    until: int
+    cluster_id: int
+    oldest: int
+    archived: int
+    base: ArchiveSnapshot | None
+
+    @classmethod
+    def open(cls, archive_url: str, relay_url: str, until: int, base: str | None = None) -> Self:
+        """`base`: the id of the one to be used, "" for none; None: the latest one before `until`. Raises RestoreError
+        if the moment isn't there, RelayGapError, RelayCorruptError, OSError.
+        """
+        archive, relay = Archive.open(archive_url), RelayLog.open(relay_url)
+        first, last = archive.first(), archive.last()
+        newest = relay.last()
+        begins = first or relay.first()
+        if begins is None:
+            raise RestoreError(f"neither {archive_url} nor {relay_url} holds anything")
+        end = max(last.hi if last else 0, newest.hi if newest else 0)
+        if until > end:
+            raise RestoreError(
+                f"{tso.text(until)} isn't landed yet: what was committed through {tso.text(end)} is there"
+            )
+        oldest = begins.lo
+        bases = SnapshotStore(archive.storage)
+        if base is None:
+            found = bases.latest(until)
+            if found is not None and found.ts < oldest and until > found.ts:
+                found = None  # what came after it is gone
+        else:
+            found = bases.get(base) if base else None
+        if found is None and until < oldest:
+            raise RestoreError(
+                f"the archive {archive_url} begins at {tso.text(oldest)}, and there is no base before"
+                f" {tso.text(until)}: `sluice archive status` says from when on one can restore"
+            )
+        return cls(archive, relay, until, begins.cluster_id, oldest, last.hi if last else oldest, found)
+
+    def before(self) -> Self | None:
+        """The same past from the base before; then without one, from where the archive begins; None behind that."""
+        if self.base is None:
+            return None
+        older = SnapshotStore(self.archive.storage).latest(self.base.ts - 1)
+        return replace(self, base=older if older is not None and older.ts >= self.oldest else None)
+
+    def plan_with_fallback(self, plan: Callable[[RestoreSources], tuple[Plan, bool]]) -> Plan:
+        """What `plan` makes of this past, or of the youngest one before of which it says that nothing lacks (its second
+        value is false). If something lacks in each of them, what it makes of this one.
+        """
+        mine, lacking = plan(self)
+        past = self
+        while lacking and (older := past.before()) is not None:
+            past = older
+            found, lacking = plan(past)
+            if not lacking:
+                return found
+        return mine
+
+    @property
+    def since(self) -> int:
+        """From where on windows are applied (TSO)."""
+        return self.base.ts if self.base else self.oldest
+
+    def source(self) -> SnapshotSource | None:
+        """The base's rows."""
+        return SnapshotSource.from_snapshot(self.archive.url, self.base) if self.base else None
+
+    def lineage(self) -> TableLineage:
+        """The schema from there on, followed to the moment; if it can't be, one with nothing but the problem."""
+        try:
+            source = self.source()
+            known = source.definitions() if source else None
+            made = TableLineage.from_snapshot(
+                self.since, self.oldest, known.tables if known else (), known.schemas if known else ()
+            )
+            made.follow(self.windows(), self.until)
+        except RelayError as error:  # a hole, or damage: named, with the way out
+            return TableLineage(self.since, self.oldest, {}, {}, problems=[str(error)])
+        return made
+
+    def windows(self) -> Iterator[WindowRecord]:
+        """From there to the moment, those that aren't archived yet as they are landed."""
+        if self.since < self._archived_until:
+            yield from self.archive.log.windows(self.since, self._archived_until)
+        yield from self.unarchived()
+
+    def volumes(self) -> Iterator[ArchiveSegment]:
+        """Those of the archive that are needed."""
+        if self.since < self._archived_until:
+            yield from self.archive.volumes(self.since, self._archived_until)
+
+    def share(self, volume: ArchiveSegment) -> float:
+        """About how much of a volume lies between there and the moment."""
+        needed = min(volume.hi, self.until) - max(volume.lo, self.since)
+        return needed / (volume.hi - volume.lo)
+
+    def extent(self, ids: Collection[int]) -> LogExtent:
+        """Of the log, for the tables of these ids."""
+        windows = unarchived = changes = size = 0
+        for volume in self.volumes():
+            inside = sum(volume.tables.get(table_id, 0) for table_id in ids)
+            wanted = round(inside * self.share(volume))
+            changes += wanted
+            windows += volume.windows
+            size += round(volume.log.bytes * wanted / max(volume.changes, 1)) if volume.log else 0
+        for window in self.unarchived():
+            unarchived += 1
+            if not set(ids).isdisjoint(map(int, window.tables)):
+                changes += window.changes
+                size += sum(part.bytes for part in window.parts)
+        return LogExtent(windows + unarchived, unarchived, changes, size)
+
+    @property
+    def _archived_until(self) -> int:
+        return min(self.until, self.archived)
+
+    def unarchived(self) -> Iterator[WindowRecord]:
+        """Those that are needed, and aren't archived yet."""
+        at = max(self.since, self.archived)
+        if at < self.until:
+            yield from self.relay.windows(at, self.until)

@@ -1,0 +1,56 @@
+"""Airflow's connections for a process that has no Airflow to ask: a task looks those up that the settings name, and
+lends them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sluice.etl.settings.errors import SettingsError
+from sluice.etl.settings.secrets import RESOLVED, connection_of
+from sluice.etl.settings.sections import Settings
+
+__all__ = ["ResolvedConnection", "resolve_connections", "use_connections"]
+
+ResolvedConnections = dict[str, "ResolvedConnection | tuple[str, bool]"]
+"""By name: a connection, or why there is none, and whether that may pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedConnection:
+    """What is used of a connection."""
+
+    conn_type: str
+    login: str | None
+    password: str | None = field(repr=False)
+    host: str | None
+    extra_dejson: Mapping[str, Any] = field(repr=False)
+
+
+def resolve_connections(settings: Settings) -> ResolvedConnections:
+    """The connections that the settings name; of each that can't be had why."""
+    found: ResolvedConnections = {}
+    for key, name in (
+        ("[downstream] password-connection", settings.downstream.password_connection),
+        ("[spark] token-connection", settings.spark.token_connection),
+        ("[relay] connection", settings.relay.connection),
+        ("[archive] connection", settings.archive.connection),
+    ):
+        if name and name not in found:
+            try:
+                it = connection_of(key, name)
+            except SettingsError as error:
+                found[name] = str(error), error.transient
+            else:
+                extra = dict(it.extra_dejson)
+                found[name] = ResolvedConnection(it.conn_type, it.login, it.password, it.host, extra)
+    return found
+
+
+def use_connections(lent: ResolvedConnections) -> None:
+    """Use these from now on, and ask Airflow for none of them."""
+    RESOLVED.clear()
+    for name, it in lent.items():
+        RESOLVED[name] = it if isinstance(it, ResolvedConnection) else SettingsError(it[0], transient=it[1])

@@ -1,0 +1,72 @@
+"""Texts through one function in Spark's Python workers, a job a call; called by several threads side by side."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from sluice.etl.spark import session as spark_session
+from sluice.etl.spark.error_translation import ErrorTranslator
+from sluice.etl.spark.errors import SparkError, WorkerError
+from sluice.etl.spark.frame import TaskFrame
+from sluice.etl.spark.job import stream
+from sluice.etl.spark.session_target import SessionTarget
+from sluice.etl.spark.worker_tuning import TEXTS
+
+__all__ = ["JobCalls"]
+
+
+class JobCalls:
+    """Calls on a Spark Connect server. Connects at the first use, and anew after the connection was lost."""
+
+    def __init__(
+        self,
+        place: SessionTarget,
+        function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        timeout_s: float,
+    ) -> None:
+        """`function` maps batches in TEXTS to batches in TEXTS."""
+        self._place = place
+        self._function = function
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._connection: tuple[Any, TaskFrame] | None = None
+        self._errors = ErrorTranslator()
+
+    def __call__(self, texts: Sequence[str]) -> list[str]:
+        """What the function makes of the texts, in no order. Raises SparkError."""
+        spark, frame = self._connected()
+        try:
+            with self._errors.translating():
+                found = list(stream(spark, frame.of(pa.table({"text": list(texts)})), self._timeout_s))
+        except SparkError as error:
+            if error.transient and not isinstance(error, WorkerError):
+                self._drop(spark)
+            raise
+        return [text for batch in found for text in batch.column(0).to_pylist()]
+
+    def connect(self) -> None:
+        """Raises SparkUnavailableError after a minute without an answer."""
+        self._connected()
+
+    def close(self) -> None:
+        """Close the connection; the session stays on the server."""
+        if self._connection is not None:
+            self._drop(self._connection[0])
+
+    def _connected(self) -> tuple[Any, TaskFrame]:
+        with self._lock:
+            if self._connection is None:
+                spark = spark_session.connect(self._place)
+                self._connection = spark, TaskFrame(spark, self._function, TEXTS, TEXTS)
+            return self._connection
+
+    def _drop(self, spark: Any) -> None:
+        """Close a connection, unless another thread has done so and connected anew."""
+        with self._lock:
+            if self._connection is not None and self._connection[0] is spark:
+                self._connection = None
+                spark_session.close(spark)

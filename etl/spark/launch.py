@@ -1,0 +1,181 @@
+"""How the processes of a Spark cluster are started, from the pyspark that is installed: a standalone master, its
+workers, and a Spark Connect server on any master.
+
+Each is one process in the foreground, with all that it needs in its command line and environment: for a container, a
+systemd unit, or a test.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+
+from sluice.errors import RequestError
+
+_DAEMON_MEMORY = "256m"
+_FEW_THREADS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""The JVM plans and hands over small jobs, and Python does the work: its optimising compiler takes a core for
+minutes.
+"""
+
+
+_NO_REST = "-Dspark.master.rest.enabled=false"
+"""The REST port takes programs from any caller that reaches it, whatever `spark.authenticate` says."""
+SECRET_VARIABLE = "SPARK_AUTHENTICATE_SECRET"  # noqa: S105 (its name)
+"""The secret that master, workers and drivers of a standalone cluster share; without it they trust every caller."""
+_SECRET_KEY = "spark.authenticate.secret"  # noqa: S105 (its name)
+
+
+class SparkMissingError(RequestError):
+    """pyspark isn't installed, or without Spark's jars."""
+
+    way_out = "pip install pyspark[connect]==4.3.0 (pyspark-client alone has no server)"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchCommand:
+    """`env` comes on top of the process's environment; it holds a secret only after `with_authentication`. `fds` are
+    open
+    files of this process that it inherits.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    fds: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """Where a process listens: what others reach it by, and its port."""
+
+    host: str
+    port: int
+    web_port: int = 0
+    """Of its pages; 0 for none in particular."""
+
+
+def spark_home() -> Path:
+    """The folder of the installed pyspark, which holds Spark's jars. Raises SparkMissingError."""
+    spec = find_spec("pyspark")
+    if spec is None or not spec.origin:
+        raise SparkMissingError("pyspark is not installed")
+    home = Path(spec.origin).parent.resolve()  # one name for it, whichever way leads there: archived classes go by it
+    if not (home / "jars").is_dir():
+        raise SparkMissingError(f"{home} has no jars of Spark's")
+    return home
+
+
+def build_master_command(listening: ListenAddress, recovery: Path | None = None) -> LaunchCommand:
+    """A standalone master. With a folder for `recovery` it knows its workers and applications after a restart; without
+    one a restarted master gives a running Connect server no executors any more. Raises SparkMissingError.
+    """
+    options = f"{_FEW_THREADS} {_NO_REST}"
+    if recovery is not None:
+        options += f" -Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory={recovery}"
+    words = ["--host", listening.host, "--port", str(listening.port), "--webui-port", str(listening.web_port)]
+    return _daemon_command("org.apache.spark.deploy.master.Master", words, {"SPARK_MASTER_OPTS": options})
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerResources:
+    """What a worker offers. `folder`: for what its executors leave on disk, logs and shuffled rows."""
+
+    cores: int
+    memory: str
+    folder: Path
+
+
+def build_worker_command(listening: ListenAddress, master_url: str, room: WorkerResources) -> LaunchCommand:
+    """A standalone worker of the master at `master_url` (``spark://host:port``). Raises SparkMissingError."""
+    words = [
+        "--host", listening.host, "--port", str(listening.port), "--webui-port", str(listening.web_port),
+        "--cores", str(room.cores), "--memory", room.memory, "--work-dir", str(room.folder / "work"), master_url,
+    ]  # fmt: skip
+    # What ended applications left is removed after a day: shipped packages, and the executors' logs.
+    options = f"{_FEW_THREADS} -Dspark.worker.cleanup.enabled=true -Dspark.worker.cleanup.appDataTtl=86400"
+    # It looks for its master every 5 to 15 seconds, as long as it takes. Spark itself would do so six times, then every
+    # 30 to 90 seconds, and end after ten more.
+    for name in ("initial", "max"):
+        options += f" -Dspark.worker.{name}RegistrationRetries=1000000"
+    env = {"SPARK_WORKER_OPTS": options, "SPARK_LOCAL_DIRS": str(room.folder / "local")}
+    return _daemon_command("org.apache.spark.deploy.worker.Worker", words, env)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectServer:
+    """A Spark Connect server: the driver of one application on `build_master_command`, for all of Sluice's sessions."""
+
+    listening: ListenAddress
+    """The gRPC port. Executors come back to its host."""
+    master: str
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Settings of Spark's, on top of those that Sluice needs."""
+    python: str = ""
+    """The Python of the workers; by default this one where they are of this machine, and ``python3`` elsewhere."""
+    java_options: str = ""
+    """For its JVM and those of its executors, on top of those that Sluice needs."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its workers are processes of this machine."""
+        return self.master.startswith("local")
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """All settings that it is started with."""
+        java = f"{_FEW_THREADS} {self.java_options}".rstrip()
+        found = {
+            "spark.master": self.master,
+            "spark.driver.memory": "1g",
+            "spark.driver.extraJavaOptions": java,
+            "spark.executor.extraJavaOptions": java,
+            "spark.driver.host": self.listening.host,
+            "spark.connect.grpc.binding.port": str(self.listening.port),
+            "spark.sql.catalogImplementation": "in-memory",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            # A worker's first input over TCP is held up by 40 ms.
+            "spark.python.unix.domain.socket.enabled": "true",
+        }
+        return found | dict(self.conf)
+
+    def command(self) -> LaunchCommand:
+        """Raises SparkMissingError."""
+        home = spark_home()
+        python = self.python or (sys.executable if self.is_local else "python3")
+        return LaunchCommand(
+            (
+                "/bin/bash", str(home / "bin" / "spark-submit"),
+                "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--name", "sluice",
+                *(word for key, value in self.settings.items() for word in ("--conf", f"{key}={value}")),
+            ),
+            {"SPARK_HOME": str(home), "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": sys.executable},
+        )  # fmt: skip
+
+
+def with_authentication(command: LaunchCommand, secret: str) -> LaunchCommand:
+    """Return the command of a master, worker or driver that takes part with `secret` only, and encrypts what it sends.
+
+    No argument shows the secret: daemons have it in a variable, which Spark itself hands to executors, and the driver,
+    which accepts no variable, in a file without a name. Source: Spark's SecurityManager, "Security" in its documents.
+    """
+    options = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
+    if "spark-submit" not in command.argv[1]:
+        java = " ".join(f"-D{key}={value}" for key, value in options.items())
+        return replace(command, env={**command.env, "_SPARK_AUTH_SECRET": secret, "SPARK_DAEMON_JAVA_OPTS": java})
+    file = os.memfd_create("spark-secret", 0)
+    os.write(file, "".join(f"{key} {value}\n" for key, value in {**options, _SECRET_KEY: secret}.items()).encode())
+    bash, submit, *words = command.argv
+    given = ("--properties-file", f"/proc/self/fd/{file}", "--load-spark-defaults")
+    return replace(command, argv=(bash, submit, *given, *words), fds=(file,))
+
+
+def _daemon_command(name: str, words: list[str], env: Mapping[str, str]) -> LaunchCommand:
+    home = spark_home()
+    own = {"SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": _DAEMON_MEMORY}
+    return LaunchCommand(("/bin/bash", str(home / "bin" / "spark-class"), name, *words), own | dict(env))

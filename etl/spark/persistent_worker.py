@@ -1,0 +1,246 @@
+"""A standing worker: one long Spark job whose task serves the process that began it, call after call.
+
+A Spark job costs 40 to 90 ms and as much CPU, however little it does: planning, scheduling, handing batches from
+process to process. Small windows come many times a second. So the job is begun once: its task, in one of Spark's Python
+workers, connects back to a socket of this process, and maps what it is sent by the very function that jobs of their own
+map it by. It has one of Spark's cores for as long as it stands, so it ends soon (`_MAX_LIFETIME_S`) and another one
+follows: whoever waits for a core gets it between the two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+
+from sluice.etl.settings import Spark
+from sluice.etl.spark import session as spark_session
+from sluice.etl.spark._line import ALIVE, BATCH, CALL, END, FAILED, WorkerConnection
+from sluice.etl.spark.errors import SlowWorkerError, SparkError, parse_worker_error
+from sluice.etl.spark.frame import TaskFrame
+from sluice.etl.spark.persistent_worker_task import IDLE_TIMEOUT_S, ServeCalls
+from sluice.etl.spark.worker_tuning import TEXTS
+
+__all__ = ["PersistentWorker"]
+
+log = logging.getLogger("sluice.spark")
+
+_START_TIMEOUT_S = 60.0  # a first worker starts Python; one that finds no way here fails by itself, after 5 s
+_HANDSHAKE_TIMEOUT_S = 2.0
+_SHUTDOWN_TIMEOUT_S = 2.0
+_RETRY_INTERVAL_S = 60.0
+_MAX_LIFETIME_S = 60.0
+_HEARTBEAT_TIMEOUT_S = 30.0  # a worker says every few seconds that it is at work; one that doesn't stands still
+_NO_THREAD = "can't start new thread"
+_numbers = itertools.count(1)
+
+
+class PersistentWorker:
+    """At most one at a time. One thread calls; others may release."""
+
+    def __init__(
+        self,
+        spark: Any,
+        server: Spark,
+        function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        schemas: tuple[pa.Schema, pa.Schema],
+    ) -> None:
+        """`spark`: a session on this Spark Connect server. `function` maps batches in the first of the schemas
+        to batches in the second.
+        """
+        self._spark = spark
+        self._server = server
+        self._function = function
+        self._schemas = schemas
+        self._line: WorkerConnection | None = None
+        self._jobs: list[_WorkerJob] = []
+        """The newest, and those before it that may not be over."""
+        self._came = 0.0
+        # What goes to Spark by TLS must not come back in the clear.
+        self._again = float("inf") if server.uses_tls else 0.0
+        self._logged = False
+        self._is_released = False
+
+    def is_ready(self, stands_s: float | None = None) -> bool:
+        """Whether a worker stands by; begins one if none does, or it has stood for `stands_s`, and waits until it has
+        come. False if none comes: then it is not tried again for a while. Raises SparkUnavailableError where the server
+        is away, or goes meanwhile.
+        """
+        now = time.monotonic()
+        if self._line is not None and now >= self._came + (_MAX_LIFETIME_S if stands_s is None else stands_s):
+            self.release()
+        if self._line is None and now >= self._again:
+            self._line = self._start_worker()
+            self._came = time.monotonic()
+            if self._line is None:
+                self._again = self._came + _RETRY_INTERVAL_S
+        return self._line is not None
+
+    def call(self, tasks: pa.Table, timeout_s: float) -> Iterator[pa.RecordBatch]:
+        """What the function makes of these rows, as it comes; the worker must be ready. Raises SparkError where the
+        worker is gone, SlowWorkerError where it stands still for half a minute or makes nothing for `timeout_s`, and
+        what failed in it as Spark would.
+        """
+        line, over = self._line, False
+        try:
+            if line is None:
+                raise ConnectionError("it was let go")
+            line.set_timeout(min(timeout_s, _HEARTBEAT_TIMEOUT_S))
+            (batch,) = tasks.combine_chunks().to_batches()
+            line.send(CALL, memoryview(batch.serialize()))
+            while not over:
+                kind, data = _next_message(line, timeout_s)
+                over = kind in (END, FAILED)
+                if kind == FAILED:
+                    raise PySparkException(data.decode(errors="replace"))
+                if kind == BATCH:
+                    yield pa.ipc.read_record_batch(pa.py_buffer(data), self._schemas[1])
+        except OSError as error:
+            if isinstance(error, TimeoutError):
+                self._jobs[-1].cancel()  # it doesn't see that it is let go, and holds a core
+                raise SlowWorkerError(f"the standing Spark worker is too slow: {error}") from error
+            raise SparkError(f"the standing Spark worker is gone: {error}", transient=True) from error
+        finally:
+            if not over:
+                self.release()
+
+    def release(self) -> None:
+        """Let the worker go: its job ends, and its core is free. One that is to come isn't waited for any longer."""
+        self._is_released = True
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
+
+    def _start_worker(self) -> WorkerConnection | None:
+        """A worker's line. Where this machine has no socket, address or thread for it none comes, as if Spark had no
+        core.
+        """
+        try:
+            return self._begin()
+        except (OSError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not str(error).startswith(_NO_THREAD):
+                raise
+            log.warning("no standing Spark worker can be begun, every window is a Spark job of its own: %s", error)
+            return None
+
+    def _begin(self) -> WorkerConnection | None:
+        """Begin the job and wait for its worker. The job before is over first, usually in no time: so Spark has its
+        Python process to give, and needs no new one, which would load all it needs for a second of a core.
+        """
+        self._is_released = False
+        if self._jobs:
+            self._jobs[-1].over.wait(_SHUTDOWN_TIMEOUT_S)
+        self._cancel_stalled()
+        spark_session.check_reachable(self._server)  # pyspark tries for seconds
+        key = secrets.token_bytes(32)
+        with socket.create_server((local_address_towards(self._server.remote), 0)) as listener:
+            host, port = listener.getsockname()[:2]
+            job = _WorkerJob(self._spark, ServeCalls(self._function, *self._schemas, host, port, key))
+            deadline, line = time.monotonic() + _START_TIMEOUT_S, None
+            try:
+                while not (job.is_over or self._is_released) and time.monotonic() < deadline:
+                    listener.settimeout(0.1)
+                    try:
+                        line = _authenticate(listener.accept()[0], key)
+                    except TimeoutError:
+                        spark_session.check_reachable(self._server)
+                        continue
+                    if line is not None:
+                        self._logged = False
+                        self._jobs.append(job)
+                        return line
+            finally:
+                if line is None:
+                    job.cancel()
+        if not (self._logged or self._is_released):
+            self._logged = True
+            log.warning(
+                "no standing Spark worker came to %s:%d (%s): every window is a Spark job of its own",
+                host, port, job.failure or f"within {_START_TIMEOUT_S:.0f} s",
+            )  # fmt: skip
+        return None
+
+    def _cancel_stalled(self) -> None:
+        """A worker that stands still doesn't see that it was let go; Spark kills it, and has its core back."""
+        self._jobs = [job for job in self._jobs if not job.is_over]
+        for job in self._jobs:
+            if time.monotonic() > job.began + _MAX_LIFETIME_S + IDLE_TIMEOUT_S:
+                job.cancel()
+
+
+class _WorkerJob:
+    """The long Spark job, waited for in a thread of its own."""
+
+    def __init__(self, spark: Any, attend: ServeCalls) -> None:
+        self._spark = spark
+        self._tag = f"standing-{next(_numbers)}-{secrets.token_hex(4)}"
+        self._frame = TaskFrame(spark, attend, TEXTS, TEXTS).of(pa.table({"text": ["stand by"]}))
+        self.began = time.monotonic()
+        self.over = threading.Event()
+        self.failure = ""
+        threading.Thread(target=self._run, name="standing-worker", daemon=True).start()
+
+    @property
+    def is_over(self) -> bool:
+        return self.over.is_set()
+
+    def cancel(self) -> None:
+        """The worker isn't wanted any longer."""
+        if not self.is_over:
+            with contextlib.suppress(Exception):
+                self._spark.interruptTag(self._tag)
+
+    def _run(self) -> None:
+        client = self._spark.client
+        try:
+            self._spark.addTag(self._tag)
+            for _ in client.to_table_as_iterator(self._frame._plan.to_proto(client), self._frame._plan.observations):
+                pass
+        except Exception as error:  # whoever calls finds that nobody is there
+            told = parse_worker_error(str(error))
+            self.failure = str(told or error).splitlines()[0][:300] if str(error) else type(error).__name__
+        finally:
+            self.over.set()
+
+
+def local_address_towards(remote: str) -> str:
+    """The address of this host by which the host of a Spark Connect server (``sc://host:port``) finds it."""
+    at = urlsplit(remote)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # nothing is sent
+        try:
+            probe.connect((at.hostname or "127.0.0.1", at.port or 15002))
+        except OSError:
+            return socket.gethostbyname(socket.gethostname())
+        return str(probe.getsockname()[0])
+
+
+def _next_message(line: WorkerConnection, timeout_s: float) -> tuple[bytes, bytearray]:
+    """The worker's next word but that it is at work. Raises TimeoutError if that is all for so long."""
+    asked = time.monotonic()
+    while True:
+        kind, data = line.receive()
+        if kind != ALIVE:
+            return kind, data
+        if time.monotonic() > asked + timeout_s:
+            raise TimeoutError(f"it made nothing in {timeout_s:.0f} s")
+
+
+def _authenticate(connection: socket.socket, key: bytes) -> WorkerConnection | None:
+    """The line to the worker; None if it was somebody else."""
+    line = WorkerConnection(connection, _HANDSHAKE_TIMEOUT_S)
+    try:
+        line.prove(key, b"caller", b"worker")
+    except OSError:
+        line.close()
+        return None
+    return line

@@ -1,0 +1,92 @@
+"""A function in Spark's Python workers, called again and again: calls go to standing workers, one or several, and are
+jobs where none comes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from sluice.etl.settings import Spark
+from sluice.etl.spark import session as spark_session
+from sluice.etl.spark.error_translation import ErrorTranslator
+from sluice.etl.spark.errors import SlowWorkerError
+from sluice.etl.spark.frame import TaskFrame
+from sluice.etl.spark.job import stream
+from sluice.etl.spark.persistent_worker import PersistentWorker
+from sluice.etl.spark.worker_pool import NoWorkerAvailable, WorkerPool
+
+__all__ = ["RemoteFunction"]
+
+_JOB_FALLBACK_S = 60.0
+"""How long calls are jobs after a standing worker was too slow: a job may take its time, a worker says each second that
+it is at work.
+"""
+
+
+class RemoteFunction:
+    """Threads may call at once."""
+
+    def __init__(
+        self,
+        session: tuple[Any, Spark],
+        function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        schemas: tuple[pa.Schema, pa.Schema],
+        judge: ErrorTranslator,
+    ) -> None:
+        """`session`: of `sluice.etl.spark.session`, on this server. `function` maps batches in the first of the schemas
+        to
+        batches in the second. `judge` outlives the session.
+        """
+        spark, server = session
+        self._spark = spark
+        self._server = server
+        self._errors = judge
+        self._frame = TaskFrame(spark, function, *schemas)
+        self._standing = PersistentWorker(spark, server, function, schemas)
+        self._pool = WorkerPool(lambda: PersistentWorker(spark, server, function, schemas))
+        self._lock = threading.Lock()
+        self._fallback_until = 0.0
+        """By the monotonic clock: until then all calls are jobs."""
+
+    def __call__(self, tasks: pa.Table, timeout_s: float, *, alone: bool) -> Iterator[pa.RecordBatch]:
+        """What the function makes of these rows, as it comes. `alone`: one worker sees to all of them, one call at a
+        time; otherwise rows are worked on side by side. After `timeout_s` without a word the call is given up. Raises
+        SparkError, which a WorkerError is too, a SparkUnavailableError: the server was away before anybody had begun,
+        and a SlowWorkerError: the same call is a job next time.
+        """
+        with self._errors.translating():
+            try:
+                if time.monotonic() < self._fallback_until:
+                    pass
+                elif alone:
+                    with self._lock:
+                        if self._standing.is_ready():
+                            yield from self._standing.call(tasks, timeout_s)
+                            return
+                else:
+                    with self._lock:
+                        self._standing.release()
+                    yield from self._pool(tasks, timeout_s)
+                    return
+            except NoWorkerAvailable:
+                pass
+            except SlowWorkerError:
+                self._fallback_until = time.monotonic() + _JOB_FALLBACK_S
+                raise
+            spark_session.check_reachable(self._server)
+            yield from stream(self._spark, self._frame.of(tasks), timeout_s)
+
+    def warm_up(self) -> None:
+        """Have the worker come that sees to calls `alone`, if one does: it starts Python, and loads what it needs."""
+        with self._lock:
+            self._standing.is_ready()
+
+    def release(self) -> None:
+        """Give the standing workers' cores back, whoever may be calling."""
+        self._standing.release()
+        self._pool.release()

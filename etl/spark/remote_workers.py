@@ -1,0 +1,115 @@
+"""Workers that run elsewhere: what they must be sent, and what they don't see."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sluice.etl.settings import SettingsError, Spark
+from sluice.etl.spark.shipping import build_zip, fingerprint
+from sluice.etl.spark.store_credentials import with_credentials
+from sluice.etl.spark.version_check import VersionChecked
+from sluice.relay.url import local_folder
+
+_ENVIRONMENT = "environment"
+"""The folder, in a worker's own, that a packed environment becomes."""
+_HERE = "here"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRequirements:
+    """What the workers behind a Spark Connect server need of a client on this machine."""
+
+    server: Spark
+    master: str
+    """The server's, as it says itself: ``local[*]``, ``spark://host:7077``, ``yarn``, …"""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the workers are processes of this machine, which see what this process sees."""
+        is_local = self.master == "local" or self.master.startswith("local[")
+        return is_local and self.server.is_on_this_machine
+
+    @property
+    def sends_package(self) -> bool:
+        """Whether Sluice is sent to them."""
+        return self.server.package == "always" or (self.server.package == "auto" and not self.is_local)
+
+    @property
+    def mark(self) -> str:
+        """What a session is that was made ready: one with another mark isn't, for this client."""
+        if self.is_local and not self.sends_package and not self.server.environment:
+            return _HERE
+        words = [fingerprint(), "sent" if self.sends_package else "there"]
+        if self.server.environment:
+            words.append(_stamp(self.server.environment))
+        return " ".join(words)
+
+    @property
+    def confs(self) -> dict[str, str]:
+        """Settings of Spark's that a session needs."""
+        python = self.server.python
+        if not python and self.server.environment:
+            python = f"{_ENVIRONMENT}/bin/python"
+        return {"spark.sql.execution.pyspark.python": python} if python else {}
+
+    def check_places(self, urls: Sequence[str]) -> None:
+        """Raises SettingsError for a folder that the workers don't see."""
+        if self.is_local or self.server.shared_files:
+            return
+        for url in urls:
+            if (folder := local_folder(url)) is not None:
+                raise SettingsError(
+                    f"{url}: {folder} is a folder of this machine, and Spark's workers run elsewhere (the master of"
+                    f" {self.server.remote} is {self.master or 'unknown'}): nobody would find here what they write. Use"
+                    " an object store (s3://, gs://, az://), or, if every worker mounts this very folder at the same"
+                    " path, say so: [spark] shared-files = true"
+                )
+
+    def send(self, spark: Any) -> None:
+        """What has to be sent, once a session. Raises SettingsError, Spark's errors."""
+        if self.server.environment:
+            _add(spark, f"{_environment(self.server.environment)}#{_ENVIRONMENT}", archive=True)
+        if not self.sends_package:
+            return
+        with tempfile.TemporaryDirectory(prefix="sluice-package-") as folder:
+            path = Path(folder, f"sluice-{fingerprint()}.zip")
+            path.write_bytes(build_zip())
+            try:
+                _add(spark, str(path), pyfile=True)
+            finally:
+                with contextlib.suppress(ValueError):  # pyspark would have this process import from it, too
+                    sys.path.remove(str(path))
+
+    def note(self, spark: Any) -> None:
+        """For `wrap_for_workers`: how a session's workers are met."""
+        spark.sluice_workers_are_here = self.mark == _HERE
+
+
+def wrap_for_workers(spark: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A job's function as it is given to Spark in a session of `sluice.etl.spark.session`: workers that run elsewhere
+    look
+    first whether they fit.
+    """
+    function = with_credentials(function)
+    return function if spark.sluice_workers_are_here else VersionChecked.wrap(function)
+
+
+def _add(spark: Any, path: str, **kind: bool) -> None:
+    spark.addArtifacts(path, **kind)
+
+
+def _environment(path: str) -> Path:
+    if not Path(path).is_file():
+        raise SettingsError(f"[spark] environment {path}: there is no such file")
+    return Path(path).absolute()
+
+
+def _stamp(path: str) -> str:
+    found = _environment(path).stat()
+    return f"{found.st_size}-{found.st_mtime_ns}"

@@ -1,0 +1,278 @@
+"""A function in Spark's workers whose session may be lost: while the server is away, small calls are mapped in this
+process, by the very function.
+
+A Spark Connect server that was killed is there again after ten seconds and more, and its first Python worker some
+seconds later. A small window needs neither: it is some milliseconds of work.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from sluice.errors import SluiceError, ours
+from sluice.etl.retry import RetryBackoff
+from sluice.etl.spark import session as spark_session
+from sluice.etl.spark.error_translation import ErrorTranslator
+from sluice.etl.spark.errors import SlowWorkerError, SparkError, SparkUnavailableError, WorkerError, parse_worker_error
+from sluice.etl.spark.remote_function import RemoteFunction
+from sluice.etl.spark.session_target import SessionTarget
+
+__all__ = ["LOCAL_FALLBACK_BYTES", "ResilientFunction"]
+
+log = logging.getLogger("sluice.spark")
+
+LOCAL_FALLBACK_BYTES = 2**20
+"""What a call may have to do, in bytes of payloads or parts, to be mapped in this process: 20 ms of work."""
+_CONNECT_TIMEOUT_S = 10.0
+_IDLE_TIMEOUT_S = 60.0
+"""Nobody asks for a session that wasn't wanted for so long."""
+_CLOSE_TIMEOUT_S = 1.0
+_POLL_INTERVAL_S = 0.1
+
+
+def _nothing() -> None:
+    pass
+
+
+class ResilientFunction:
+    """Threads may call at once. It may be used again after `close`, and connects anew then."""
+
+    def __init__(
+        self,
+        place: SessionTarget,
+        function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        schemas: tuple[pa.Schema, pa.Schema],
+    ) -> None:
+        """`function` maps batches in the first of the schemas to batches in the second. Nothing is connected yet."""
+        self._place = place
+        self._map = function
+        self._schemas = schemas
+        self._errors = ErrorTranslator()
+        self._local_lock = threading.Lock()
+        self._changed = threading.Condition()
+        """Held while one of the following changes."""
+        self._spark: Any = None
+        self._function: RemoteFunction | None = None
+        self._asking: _Reconnector | None = None
+        self._check: Callable[[], None] = _nothing
+
+    def connect(self, timeout_s: float, check: Callable[[], None] = _nothing) -> None:
+        """Have a session. Where the server takes connections the first one is waited for, up to `timeout_s`; where that
+        fails, and where one was lost, one is asked for behind the caller's back, and its worker stands by before it is
+        used. `check` is called before each attempt, which breaks off what others have under way in the same role; what
+        it raises ends the asking, and the next call raises it, unless that comes with another `check`.
+
+        Raises SparkUnavailableError, SettingsError, and what `check` raises.
+        """
+        with self._changed:
+            is_same, self._check = check == self._check, check
+            if self._function is not None:
+                return
+            asking = self._asking
+            if asking is not None and (asking.is_over or not is_same):
+                self._asking = None
+                asking.leave()
+                if is_same:
+                    asking.extend()
+                self._asking = self._asked()
+            if self._asking is not None:
+                return
+        check()
+        try:
+            spark, function = self._connected_at_once(timeout_s)
+        except SparkUnavailableError:
+            with self._changed:
+                if self._function is None and self._asking is None:
+                    self._asking = self._asked()
+            raise
+        with self._changed:
+            self._spark, self._function = spark, function
+
+    def __call__(self, tasks: pa.Table, timeout_s: float, *, alone: bool, is_small: bool) -> Iterator[pa.RecordBatch]:
+        """As a SparkFunction's call; after `connect`. `is_small`: what is asked for is at most SMALL_BYTES, and is
+        mapped in this process while the server is away. Where only its worker has died another one is waited for: the
+        call may be what killed it. Raises SparkError, also where a session is missing that is needed.
+        """
+        function = self._function or self._wait_for_session(timeout_s, or_away=is_small)
+        if function is None:
+            yield from self._run_locally(tasks)
+            return
+        try:
+            yield from function(tasks, timeout_s, alone=alone)
+            return
+        except (WorkerError, SlowWorkerError):
+            raise
+        except SparkUnavailableError:
+            self._on_session_lost(function)
+            if not (is_small and alone):
+                raise
+        except SparkError:
+            self._on_session_lost(function)
+            raise
+        yield from self._run_locally(tasks)
+
+    def interrupt(self) -> None:
+        """End the jobs that are under way."""
+        spark = self._spark
+        if spark is not None:
+            spark.interruptAll()
+
+    def close(self) -> None:
+        """Let go of everything."""
+        with self._changed:
+            asking, self._asking = self._asking, None
+            function, self._function = self._function, None
+            spark, self._spark = self._spark, None
+        if asking is not None:
+            asking.end()
+        _release(spark, function)
+
+    def _connected(self, timeout_s: float) -> tuple[Any, RemoteFunction]:
+        spark = spark_session.connect(self._place, timeout_s)
+        return spark, RemoteFunction((spark, self._place.server), self._map, self._schemas, self._errors)
+
+    def _connected_at_once(self, timeout_s: float = _CONNECT_TIMEOUT_S) -> tuple[Any, RemoteFunction]:
+        spark_session.check_reachable(self._place.server)
+        return self._connected(timeout_s)
+
+    def _on_session_lost(self, function: RemoteFunction) -> None:
+        """Of several callers that meet the loss the first one sees to it."""
+        with self._changed:
+            if self._function is not function:
+                return
+            spark, self._spark, self._function = self._spark, None, None
+            self._asking = self._asked()
+        _release(spark, function)
+
+    def _asked(self) -> _Reconnector:
+        return _Reconnector(self._connected_at_once, self._take, self._check)
+
+    def _take(self, asking: _Reconnector, spark: Any, function: RemoteFunction) -> bool:
+        """Whether what was asked for is still wanted."""
+        with self._changed:
+            if self._asking is not asking:
+                return False
+            self._spark, self._function, self._asking = spark, function, None
+            self._changed.notify_all()
+            return True
+
+    def _wait_for_session(self, timeout_s: float, *, or_away: bool) -> RemoteFunction | None:
+        """The function once there is one. `or_away`: None where the server is found away."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with self._changed:
+                if self._function is not None:
+                    return self._function
+                if self._asking is None:
+                    raise SparkError("there is no Spark session yet, or any more", transient=True)
+                self._asking.extend()
+                failure = self._asking.failure
+            # Looked at from here, too: an attempt that began a moment before the server went takes its time.
+            if or_away and (isinstance(failure, SparkUnavailableError) or not self._is_reached()):
+                return None
+            if failure is not None:
+                raise failure
+            if time.monotonic() > deadline:
+                raise SparkError(f"no Spark session within {timeout_s:.0f} s", transient=True)
+            with self._changed:
+                if self._function is None:
+                    self._changed.wait(_POLL_INTERVAL_S)
+
+    def _is_reached(self) -> bool:
+        try:
+            spark_session.check_reachable(self._place.server)
+        except SparkUnavailableError:
+            return False
+        return True
+
+    def _run_locally(self, tasks: pa.Table) -> Iterator[pa.RecordBatch]:
+        with self._local_lock:
+            try:
+                for batch in self._map(iter(tasks.combine_chunks().to_batches())):
+                    yield batch if batch.schema.equals(self._schemas[1]) else batch.cast(self._schemas[1])
+            except Exception as error:
+                if (told := parse_worker_error(str(error), "in this process, as Spark is away")) is None:
+                    raise
+                raise told from error
+
+
+class _Reconnector:
+    """A thread that asks for a session again and again, for as long as one is wanted."""
+
+    def __init__(
+        self,
+        connected: Callable[[], tuple[Any, RemoteFunction]],
+        take: Callable[[_Reconnector, Any, RemoteFunction], bool],
+        check: Callable[[], None],
+    ) -> None:
+        self._connected = connected
+        self._take = take
+        self._check = check
+        self._stopped = threading.Event()
+        self._wanted_at = time.monotonic()
+        self._connecting: RemoteFunction | None = None
+        self.failure: SluiceError | None = None
+        """Of the last attempt."""
+        self._thread = threading.Thread(target=self._run, name="spark-session", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has given up, or nobody wanted a session any longer."""
+        return not self._thread.is_alive()
+
+    def extend(self) -> None:
+        """Somebody could use it now. Raises what ended it, if that doesn't pass."""
+        self._wanted_at = time.monotonic()
+        if self.failure is not None and not self.failure.transient:
+            raise self.failure
+
+    def end(self) -> None:
+        """It isn't wanted any longer. What is under way ends by itself."""
+        self.leave()
+        if (coming := self._connecting) is not None:
+            coming.release()
+        self._thread.join(_CLOSE_TIMEOUT_S)
+
+    def leave(self) -> None:
+        """As `end`, at once."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        waiting = RetryBackoff(log, "a Spark session")
+        while not self._stopped.is_set() and time.monotonic() < self._wanted_at + _IDLE_TIMEOUT_S:
+            try:
+                self._check()
+                if self._came():
+                    waiting.over()
+                    return
+            except Exception as error:
+                self.failure = ours(error)
+                if not self.failure.transient:
+                    return
+                self._stopped.wait(waiting.after(self.failure))
+
+    def _came(self) -> bool:
+        spark, self._connecting = self._connected()
+        is_taken = False
+        try:
+            if not self._stopped.is_set():
+                self._connecting.warm_up()
+                is_taken = self._take(self, spark, self._connecting)
+            return True
+        finally:
+            if not is_taken:
+                _release(spark, self._connecting)
+
+
+def _release(spark: Any, function: RemoteFunction | None) -> None:
+    if function is not None:
+        function.release()
+    if spark is not None:
+        spark_session.close(spark)

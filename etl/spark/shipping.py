@@ -1,0 +1,69 @@
+"""Sluice for Spark's workers: an archive that they import from, so that they need neither an installation of it nor a
+disk that they share with whoever sends it.
+
+It holds the packages that a job's function may import, and nothing that is compiled for a machine: what they need from
+others (pyarrow, numpy, protobuf, …) is on the workers already, or comes as ``[spark] environment``.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.resources
+import importlib.util
+import io
+import marshal
+import zipfile
+from collections.abc import Iterator
+from importlib.resources.abc import Traversable
+
+PACKAGES = ("errors.py", "etl", "relay", "tidb")
+"""What of the package `sluice` workers get."""
+_DATE = (2020, 1, 1, 0, 0, 0)  # the same content gives the same archive
+_HASH_CHARS = 16
+
+
+@functools.cache
+def fingerprint() -> str:
+    """What tells one version of Sluice's sources from another, as they are imported in this process."""
+    found = hashlib.sha256()
+    for name, source in module_sources():
+        found.update(f"{name} {len(source)}\n".encode())
+        found.update(source)
+    return found.hexdigest()[:_HASH_CHARS]
+
+
+@functools.cache
+def module_sources() -> tuple[tuple[str, bytes], ...]:
+    """The modules by their path below the packages' folder, in order; as they were when this process asked first, so
+    that an upgrade meanwhile doesn't mix two versions.
+    """
+    package = importlib.resources.files("sluice")
+    return tuple(found for name in ("__init__.py", *PACKAGES) for found in _below(f"sluice/{name}", package / name))
+
+
+def _below(path: str, entry: Traversable) -> Iterator[tuple[str, bytes]]:
+    if entry.name.endswith(".py"):
+        yield path, entry.read_bytes()
+    elif entry.name != "__pycache__" and entry.is_dir():
+        for each in sorted(entry.iterdir(), key=lambda each: each.name):
+            yield from _below(f"{path}/{each.name}", each)
+
+
+def build_zip() -> bytes:
+    """The modules as a zip archive that Python imports from, about 1 MB. They are compiled, too: from a zip archive
+    each worker process would compile them anew. A worker with another Python takes the sources.
+    """
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, source in module_sources():
+            file.writestr(zipfile.ZipInfo(name, _DATE), source, zipfile.ZIP_DEFLATED)
+            file.writestr(zipfile.ZipInfo(f"{name}c", _DATE), _compiled(name, source), zipfile.ZIP_DEFLATED)
+    return written.getvalue()
+
+
+def _compiled(name: str, source: bytes) -> bytes:
+    """A .pyc that isn't compared with its source (PEP 552)."""
+    code = compile(source, f"<sluice>/{name}", "exec", dont_inherit=True)
+    unchecked = (1).to_bytes(4, "little")
+    return importlib.util.MAGIC_NUMBER + unchecked + importlib.util.source_hash(source) + marshal.dumps(code)

@@ -1,0 +1,112 @@
+"""Whether a worker fits: the same Python, pyspark and Sluice as on the client, and what Sluice needs beside them.
+
+It is looked at in each worker process once, before anything of the job is imported, so that the error says what is
+wrong and where, and isn't an ImportError somewhere.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import pickle
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sluice.errors import RequestError
+from sluice.etl.spark.errors import report_to_client
+from sluice.etl.spark.shipping import fingerprint
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SAME_VERSION = ("pyspark",)
+_SAME_MAJOR = ("pyarrow", "protobuf", "numpy")
+_REQUIRED_PACKAGES = ("google-crc32c", "grpcio", "obstore", "pymysql", "zstandard")
+
+Versions = Mapping[str, str]
+"""By name; "" for what isn't there."""
+
+
+class WorkerVersionMismatch(RequestError):
+    """A worker has other versions than the client, or lacks something; names its host."""
+
+    way_out = (
+        "give Spark's workers the same Python and packages as Airflow's: the same image, or a packed environment in"
+        " [spark] environment (docs/how-to/spark-on-a-cluster.md)"
+    )
+
+
+def versions() -> dict[str, str]:
+    """Of this process."""
+    found = {"Python": f"{sys.version_info.major}.{sys.version_info.minor}"}
+    for name in (*_SAME_VERSION, *_SAME_MAJOR, *_REQUIRED_PACKAGES):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = ""
+    if not found["pyspark"]:  # an image of Spark has it in its own folder, without metadata
+        found["pyspark"] = _pyspark()
+    return found | {"Sluice": fingerprint()}
+
+
+def _pyspark() -> str:
+    try:
+        from pyspark.version import __version__
+    except ImportError:
+        return ""
+    return str(__version__)
+
+
+def mismatches(here: Versions, wanted: Versions) -> list[str]:
+    """What doesn't fit, each in a few words: `here` is the worker's, `wanted` the client's."""
+    return [
+        f"{name} {here[name]} in place of {want}" if here.get(name) else f"no {name}"
+        for name, want in wanted.items()
+        if want and not _version_fits(name, here.get(name, ""), want)
+    ]
+
+
+def _version_fits(name: str, here: str, want: str) -> bool:
+    if name in _REQUIRED_PACKAGES:
+        return bool(here)
+    if name in _SAME_MAJOR:
+        return here.partition(".")[0] == want.partition(".")[0]
+    return here == want
+
+
+_checked_versions: set[tuple[tuple[str, str], ...]] = set()
+"""What this worker process was found to fit."""
+
+
+def check(wanted: Versions) -> None:
+    """Raises UnfitWorkerError."""
+    key = tuple(wanted.items())
+    if key in _checked_versions:
+        return
+    if found := mismatches(versions(), wanted):
+        raise WorkerVersionMismatch(
+            f"the Spark worker on {socket.gethostname()} doesn't fit: it has {', '.join(found)}"
+        )
+    _checked_versions.add(key)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionChecked:
+    """A job's function, still pickled: a worker that doesn't fit says so before it imports anything of it."""
+
+    wanted: dict[str, str]
+    function: bytes
+
+    @classmethod
+    def wrap(cls, function: Callable[..., Any]) -> VersionChecked:
+        """For workers like this process."""
+        from pyspark import cloudpickle
+
+        return cls(versions(), cloudpickle.dumps(function))
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with report_to_client():
+            check(self.wanted)
+        yield from pickle.loads(self.function)(batches)  # noqa: S301 (what this class pickled)

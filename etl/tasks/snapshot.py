@@ -1,0 +1,79 @@
+"""A base as Airflow's tasks: one plans, one makes it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from sluice.etl.copy import DumplingOptions
+from sluice.etl.history.snapshots.errors import SnapshotError
+from sluice.etl.history.snapshots.preflight import abbreviate_problems
+from sluice.etl.history.snapshots.request import AUTO, SnapshotRequest
+from sluice.etl.history.snapshots.run import KIND, create_snapshot, plan_snapshot, run_snapshot
+from sluice.etl.settings import Settings
+from sluice.etl.tasks.airflow_run import is_scheduled
+from sluice.relay.archive import Archive
+from sluice.relay.jobs import DONE, Job, Jobs, NotDoneError, Runner
+from sluice.tidb import tso
+
+__all__ = ["NotDoneError", "begin", "work"]
+
+log = logging.getLogger("sluice.base")
+
+
+def begin(settings: Settings, said: Mapping[str, Any], run_id: str) -> str | None:
+    """Plan what the form says; unless `plan_only` make a job of it, or find the one that was asked for so and isn't
+    over: its id. None if nothing is to be made: Airflow's clock began the run, and the youngest base is younger than
+    `[archive] bases-every`. Raises as `create_snapshot`.
+    """
+    if is_scheduled(run_id) and (why := not_due(settings)):
+        log.info("%s", why)
+        return None
+    wish = SnapshotRequest.parse(
+        said["source"] or settings.archive.bases_from or AUTO, full=said["full"],
+        options=DumplingOptions(escapes=said["escape_backslash"]),
+    )  # fmt: skip
+    if not said["plan_only"] and (begun := _find_open_job(settings, wish)) is not None:
+        log.info("going on with the job %s", begun.id)
+        return begun.id
+    plan = plan_snapshot(settings, wish)
+    log.info("the plan:\n%s", "\n".join(plan.lines()))
+    if plan.problems:
+        raise SnapshotError(abbreviate_problems(plan.problems))
+    return None if said["plan_only"] else create_snapshot(settings, wish, f"airflow {run_id}").id
+
+
+def work(settings: Settings, name: str | None, run_id: str) -> dict[str, Any]:
+    """Do the job, or go on with it: its result; nothing of no job. Raises NotDoneError if it was paused or given up
+    meanwhile, and as `run_snapshot`.
+    """
+    if name is None:
+        return {}
+    summary = run_snapshot(settings, name, Runner(f"Airflow, run {run_id}", group=f"airflow {run_id}"))
+    if summary.state != DONE:
+        raise NotDoneError.of(name, summary.state)
+    return summary.to_json()
+
+
+def not_due(settings: Settings) -> str:
+    """Why no base is to be made now by the clock; "" if one is."""
+    every_ms = settings.archive.bases_every_ms
+    if not every_ms:
+        return "bases are made only when asked for: [archive] bases-every is empty"
+    archive = Archive.open(settings.archive_url)
+    if archive.first() is None:
+        return "nothing is archived yet, so no base is of use"
+    youngest = archive.bases.latest(2**63 - 1)
+    if youngest is not None and tso.physical_ms(youngest.ts) + every_ms > time.time() * 1000:
+        return f"the base {youngest.id} is younger than [archive] bases-every = {settings.archive.bases_every}"
+    return ""
+
+
+def _find_open_job(settings: Settings, wish: SnapshotRequest) -> Job | None:
+    """A job that isn't over: of this wish, or of any where it is for Sluice to choose."""
+    jobs = Jobs.for_pipeline(settings.open_relay())
+    found = [job for job in jobs.unfinished() if job.spec.kind == KIND and job.plan() is not None]
+    asked = wish.to_json()
+    return next((job for job in found if wish.source == AUTO or job.spec.asked == asked), None)

@@ -1,0 +1,30 @@
+"""What Airflow does about errors of our tasks: the DAG files' common default arguments. Imports neither Airflow nor us,
+since DAG files are parsed all the time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from sluice.errors import SluiceError
+
+__all__ = ["TASK_ERRORS", "say_way_out"]
+
+
+def say_way_out(context: Mapping[str, Any]) -> None:
+    """To be called by Airflow when a task has failed, after all else: the way out is the log's last line."""
+    error = context.get("exception")
+    if isinstance(error, SluiceError) and error.way_out:
+        logging.getLogger("sluice").error("way out: %s", error.way_out)
+
+
+TASK_ERRORS: dict[str, Any] = {
+    "retries": 1_000,  # of killed tasks; what passes is waited for inside of them
+    "retry_delay": timedelta(seconds=1),
+    "max_retry_delay": timedelta(seconds=30),
+    "on_failure_callback": say_way_out,
+}
+"""`default_args` of a DAG."""

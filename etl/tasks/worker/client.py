@@ -1,0 +1,266 @@
+"""A task's side: it takes the resident up that the run before has left, or begins one, hands on what it says, and
+leaves it to the next run, or ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pickle
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+from sluice.errors import SluiceError
+from sluice.etl.settings.airflow_connections import resolve_connections
+from sluice.etl.tasks.worker.channel import (
+    BEGIN,
+    DETACH,
+    END,
+    FAILED,
+    FINISHED,
+    LOG,
+    PROGRESS,
+    READY,
+    SPEC,
+    SPEC_MATCHES,
+    MessageChannel,
+)
+from sluice.etl.tasks.worker.task_spec import SHUTDOWN_GRACE_S, WorkerSpec, code_fingerprint, peer_pid, socket_address
+
+log = logging.getLogger("sluice")
+
+_IS_ALONE = "AIRFLOW_IS_K8S_EXECUTOR_POD"
+"""Set where a task has a pod of its own, with which everything in it ends."""
+_POLL_INTERVAL_S = 0.5
+_ANSWER_TIMEOUT_S = 10.0
+_SHUTDOWN_MARGIN_S = 30.0
+_MAX_OUTPUT_CHARS = 2_000
+
+
+class WorkerLostError(SluiceError):
+    """The process that did the work is gone, and said nothing."""
+
+    transient = True
+    way_out = "see the machine's log; memory that was short is the usual reason"
+
+
+class _RemoteError(SluiceError):
+    """An error of the resident's. Each has a class of its own by the name of the original's, which can't be had without
+    what it was made of.
+    """
+
+    way_out = "see the task's log"
+
+
+def run_in_worker(
+    wish: WorkerSpec, left_s: Callable[[], float], stop: threading.Event, got_on: Callable[[object], None]
+) -> dict[str, Any]:
+    """Have a resident do what is wished until no time is left, and leave it to the next run's task; what it did
+    meanwhile is returned. It ends when it is through, and in good order when `stop` is set, as SIGTERM does. A task
+    whose parent is gone is none of Airflow's any longer: it leaves the resident as if it had been killed itself.
+
+    Raises ResidentLostError if it dies, else what it raised, by name, message and `way_out`.
+    """
+    with _stop_on_sigterm(stop):
+        return _run(wish, left_s, stop, got_on)
+
+
+def _run(
+    wish: WorkerSpec, left_s: Callable[[], float], stop: threading.Event, got_on: Callable[[object], None]
+) -> dict[str, Any]:
+    at_hand = _WorkerHandle.attach(wish)
+    if at_hand is None or not at_hand.is_same:
+        following = _WorkerHandle.spawn(wish)
+        following.wait_ready()
+        if at_hand is not None:  # it went on until now
+            at_hand.end()
+        following.begin()
+        at_hand = following
+    try:
+        return at_hand.follow(left_s, stop, got_on)
+    finally:
+        at_hand.close()
+
+
+@contextlib.contextmanager
+def _stop_on_sigterm(stop: threading.Event) -> Iterator[None]:
+    """Who clears a task, or marks it or its run, has Airflow send SIGTERM, and SIGKILL seconds later."""
+
+    def told(number: int, frame: Any) -> None:
+        stop.set()
+        if callable(before):
+            before(number, frame)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, told)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _WorkerHandle:
+    """As its task sees it."""
+
+    def __init__(self, line: MessageChannel, wish: WorkerSpec, errors: IO[bytes] | None = None) -> None:
+        self.line = line
+        self.is_same = True
+        self._spec = wish
+        self._errors = errors
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pid: int | None = None
+        self._parent = os.getppid()  # before anything is waited for
+
+    @classmethod
+    def attach(cls, wish: WorkerSpec) -> _WorkerHandle | None:
+        """The one that the run before has left; None if there is none, or somebody else has it."""
+        end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        line = MessageChannel(end)
+        try:
+            end.settimeout(_ANSWER_TIMEOUT_S)
+            end.connect(socket_address(wish))
+            if (pid := peer_pid(end)) is None:
+                raise ConnectionRefusedError
+            found = cls(line, wish)
+            found._pid = pid
+            found._send_spec()
+            kind, same = line.receive()
+            if kind != SPEC_MATCHES:
+                raise ConnectionRefusedError
+            end.settimeout(None)
+        except (OSError, ValueError):
+            line.close()
+            return None
+        found.is_same = same
+        log.info(
+            "%s goes on in the process of the run before%s", wish.what, "" if same else ", until another one follows"
+        )
+        return found
+
+    @classmethod
+    def spawn(cls, wish: WorkerSpec) -> _WorkerHandle:
+        """A new one, which imports what it needs and waits to begin. Raises ResidentLostError."""
+        own, other = socket.socketpair()
+        errors = tempfile.TemporaryFile()  # noqa: SIM115 it is read when the process has died
+        with other:
+            found = cls(MessageChannel(own), wish, errors)
+            found._process = subprocess.Popen(
+                [sys.executable, "-m", "sluice.etl.tasks.worker", str(other.fileno())],
+                pass_fds=[other.fileno()], stdin=subprocess.DEVNULL, stdout=errors, stderr=errors,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each)},
+                start_new_session=True,  # what ends a task's processes leaves it be, and it ends by itself
+            )  # fmt: skip
+        found._pid = found._process.pid
+        try:
+            found._send_spec()
+        except OSError:  # it has ended before it read
+            raise found._worker_lost(works=False) from None
+        return found
+
+    def wait_ready(self) -> None:
+        """Until everything is imported. Raises ResidentLostError."""
+        try:
+            while self.line.receive()[0] != READY:
+                pass
+        except OSError:
+            raise self._worker_lost(works=False) from None
+
+    def begin(self) -> None:
+        """Once it is ready. Raises ResidentLostError."""
+        try:
+            self.line.send(BEGIN)
+        except OSError:
+            raise self._worker_lost() from None
+
+    def end(self) -> None:
+        """In good order, or not at all: then who follows takes over from it."""
+        try:
+            self.line.socket.settimeout(SHUTDOWN_GRACE_S + _SHUTDOWN_MARGIN_S)
+            self.line.send(END)
+            while self._read_result(self.line.receive(), lambda _: None) is None:
+                pass
+        except (OSError, SluiceError) as error:
+            log.warning("the process that went on so far didn't end in good order: %s", error)
+            self._kill()
+        self.close()
+
+    def follow(
+        self, left_s: Callable[[], float], stop: threading.Event, got_on: Callable[[object], None]
+    ) -> dict[str, Any]:
+        """Hand on what it says, until it is over or left. Raises as `run_in_worker`."""
+        looking = select.poll()
+        looking.register(self.line.socket, select.POLLIN)
+        deadline, said = time.monotonic() + left_s(), False
+        answers = float("inf")
+        try:
+            while True:
+                if os.getppid() != self._parent:  # Airflow begins another one then, which would find the resident taken
+                    log.warning("who began this task is gone: %s is left to the next one", self._spec.what)
+                    return {}
+                left = deadline - time.monotonic()
+                if not said and (stop.is_set() or left <= 0):
+                    said, answers = True, time.monotonic() + SHUTDOWN_GRACE_S + _SHUTDOWN_MARGIN_S
+                    stays = not stop.is_set() and self._spec.until_ts is None and _IS_ALONE not in os.environ
+                    self.line.send(DETACH if stays else END)
+                wait_s = _POLL_INTERVAL_S if said else max(0.0, min(left, _POLL_INTERVAL_S))
+                if looking.poll(wait_s * 1000) and (done := self._read_result(self.line.receive(), got_on)) is not None:
+                    return done
+                if time.monotonic() > answers:  # it stands still
+                    self._kill()
+        except OSError:
+            raise self._worker_lost() from None
+
+    def close(self) -> None:
+        """Of a resident that wasn't left, nor ended, as when this process dies: another task may come."""
+        self.line.close()
+        if self._errors is not None:
+            self._errors.close()
+
+    def _send_spec(self) -> None:
+        self.line.send(SPEC, code_fingerprint(), pickle.dumps(self._spec), resolve_connections(self._spec.settings))
+
+    @staticmethod
+    def _read_result(message: tuple[Any, ...], got_on: Callable[[object], None]) -> dict[str, Any] | None:
+        """What was done, with the last message."""
+        match message:
+            case (str(kind), fields) if kind == LOG:
+                record = logging.makeLogRecord(fields)
+                logging.getLogger(record.name).handle(record)
+            case (str(kind),) if kind == PROGRESS:
+                got_on(None)
+            case (str(kind), dict() as done) if kind == FINISHED:
+                return done
+            case (str(kind), name, said, way_out) if kind == FAILED:
+                raise type(name, (_RemoteError,), {"way_out": way_out})(said)
+        return None
+
+    def _kill(self) -> None:
+        if self._pid is not None:
+            with contextlib.suppress(OSError):
+                os.kill(self._pid, signal.SIGKILL)
+
+    def _worker_lost(self, *, works: bool = True) -> WorkerLostError:
+        """`works`: its installation does. If it doesn't, and nobody killed it, trying again is for nothing."""
+        code: int | None = None
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(1)
+        said = b""
+        if self._errors is not None:
+            self._errors.seek(0)
+            said = self._errors.read()[-_MAX_OUTPUT_CHARS:]
+        ended = "" if code is None else f" (exit code {code})"
+        told = f": {text}" if (text := said.decode(errors="replace").strip()) else ""
+        transient = works or code is None or code < 0
+        return WorkerLostError(f"the process of {self._spec.what} is gone{ended}{told}", transient=transient)

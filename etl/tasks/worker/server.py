@@ -1,0 +1,330 @@
+"""The resident itself: it lands, or applies, for one task after another.
+
+Without a task it goes on for as long as the next one may take to come: that of the next run, or the one that Airflow
+starts again when a task was killed. A task that is told to end ends it, too. Two residents at a time are kept apart as
+any two processes are: by the relay log's claim, and by the downstream's lock and checkpoint row.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import logging
+import os
+import pickle
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sluice.errors import DefectError, ours
+from sluice.etl.apply import ApplySummary, run_apply
+from sluice.etl.landing import LandSummary, run_land
+from sluice.etl.retry import RetryBackoff
+from sluice.etl.settings.airflow_connections import use_connections
+from sluice.etl.settings.store_connection import provide_credentials
+from sluice.etl.tasks.worker.channel import (
+    BEGIN,
+    DETACH,
+    END,
+    FAILED,
+    FINISHED,
+    LOG,
+    PROGRESS,
+    READY,
+    SPEC,
+    SPEC_MATCHES,
+    MessageChannel,
+)
+from sluice.etl.tasks.worker.task_spec import (
+    LAND,
+    SHUTDOWN_GRACE_S,
+    WorkerSpec,
+    code_fingerprint,
+    peer_pid,
+    socket_address,
+)
+
+log = logging.getLogger("sluice")
+
+HANDOFF_TIMEOUT_S = 60.0
+"""The next task may take so long to come. It takes one to four seconds where there is enough of everything, and took 26
+on two cores that were wanted five times over; where Airflow's worker was killed, up to 40: Airflow misses the task's
+heartbeats for `task_instance_heartbeat_timeout` first.
+"""
+MAX_AGE_S = 3600.0
+"""After so long the next task begins another one: with certificates that were renewed, and the memory of a new one. Not
+in the middle of a batch: one that takes longer than this would be begun anew for ever.
+"""
+_BIND_RETRY_S = 1.0
+_SOCKET_TIMEOUT_S = 10.0
+"""A task that takes nothing for so long is left: no other task could come while it stands still."""
+_MAX_BUFFERED_LINES = 1_000
+
+
+class _LogBuffer(logging.Handler):
+    """Keeps what is said until somebody hears it; the oldest goes first."""
+
+    def __init__(self, said: Callable[[], None]) -> None:
+        super().__init__()
+        self._condition = said
+        self._buffered: collections.deque[dict[str, Any]] = collections.deque(maxlen=_MAX_BUFFERED_LINES)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields = record.__dict__ | {"msg": record.getMessage(), "args": None, "exc_info": None}
+        if record.exc_info:
+            fields["exc_text"] = logging.Formatter().formatException(record.exc_info)
+        self._buffered.append(
+            {key: value for key, value in fields.items() if isinstance(value, str | int | float | None)}
+        )
+        self._condition()
+
+    def send(self, line: MessageChannel) -> None:
+        while self._buffered:
+            line.send(LOG, self._buffered[0])
+            self._buffered.popleft()
+
+
+class WorkerServer:
+    """The work has the main thread, the tasks have one of their own."""
+
+    def __init__(self, wish: WorkerSpec, line: MessageChannel) -> None:
+        self._spec = wish
+        self._line: MessageChannel | None = line
+        line.socket.settimeout(_SOCKET_TIMEOUT_S)
+        self._began = time.monotonic()
+        self._deadline = float("inf")
+        self._stop = threading.Event()
+        self._patience: threading.Timer | None = None
+        self._is_over = False
+        self._lock = threading.RLock()
+        """Held while the line changes, and while something is sent by it."""
+        self._listener: socket.socket | None = None
+        self._wake, self._woken = socket.socketpair()
+        self._wake.settimeout(0)
+        self._says_got_on = True
+        self._log = _LogBuffer(self._wake_up)
+        self._work = WorkerRole(wish)
+
+    def run(self) -> None:
+        """Work until somebody says stop, or nobody comes any longer."""
+        root = logging.getLogger()
+        root.addHandler(self._log)
+        root.setLevel(logging.INFO)
+        threading.Thread(target=self._serve, name="attended", daemon=True).start()
+        waiting = RetryBackoff(log, f"the task {self._spec.what}")
+
+        def got_on(progress: object) -> None:
+            waiting.over()
+            self._on_progress(progress)
+
+        try:
+            self._send_logs(*self._result_message(waiting, got_on))
+        finally:
+            with self._lock:
+                if self._patience is not None:
+                    self._patience.cancel()
+
+    def _result_message(self, waiting: RetryBackoff, got_on: Callable[[object], None]) -> tuple[Any, ...]:
+        """The last message, once there is nothing more to do."""
+        while not self._stop.is_set():
+            try:
+                self._work.run(self._stop, got_on)
+                break
+            except Exception as error:
+                told = ours(error)
+                if told.transient:
+                    self._stop.wait(waiting.after(told))
+                    continue
+                if isinstance(told, DefectError):
+                    log.exception("%s met a defect", self._spec.what)
+                return FAILED, type(told).__name__, str(told), told.way_out
+        return FINISHED, self._work.taken()
+
+    # In the thread of the work
+
+    def _on_progress(self, _: object) -> None:
+        if self._says_got_on:
+            with self._lock, contextlib.suppress(OSError):
+                if self._line is not None:
+                    self._line.send(PROGRESS)
+                    self._says_got_on = False
+
+    def _send_logs(self, *last: Any) -> None:
+        """To whoever is there, after all that was said before. Without anybody the next task meets it itself."""
+        with self._lock:
+            self._is_over = True
+            if self._listener is not None:
+                self._listener.close()
+                self._listener = None
+            if self._line is not None:
+                with contextlib.suppress(OSError):
+                    self._log.send(self._line)
+                    self._line.send(*last)
+
+    def _wake_up(self) -> None:
+        with contextlib.suppress(OSError):
+            self._wake.send(b"!")
+
+    # In the thread of the tasks
+
+    def _serve(self) -> None:
+        try:
+            while not self._is_over:
+                self._listen()
+                self._poll_once()
+        except BaseException:  # nobody could come any longer
+            log.exception("the process of %s ends", self._spec.what)
+            os._exit(1)
+
+    def _poll_once(self) -> None:
+        """One thing that happens."""
+        looking = select.poll()
+        with self._lock:
+            if self._is_over:
+                return
+            ends = {each.fileno(): each for each in (self._woken, self._listener) if each is not None}
+            if self._line is not None:
+                ends[self._line.socket.fileno()] = self._line.socket
+            for number in ends:
+                looking.register(number, select.POLLIN)
+            wait_s = min(self._deadline - time.monotonic(), _BIND_RETRY_S if self._listener is None else float("inf"))
+        happened = {number for number, _ in looking.poll(None if wait_s == float("inf") else max(0.0, wait_s) * 1000)}
+        with self._lock:
+            if self._is_over:
+                return
+            if self._woken.fileno() in happened:
+                self._woken.recv(4096)
+            if self._line is not None and self._line.socket.fileno() in happened:
+                self._read_message(self._line)  # first: who comes after a task that was killed isn't to find it there
+            if self._listener is not None and self._listener.fileno() in happened:
+                self._accept()
+            self._forward_logs()
+            if self._line is None and time.monotonic() >= self._deadline:
+                log.info("no task came for %.0f s: %s ends", HANDOFF_TIMEOUT_S, self._spec.what)
+                self._deadline = float("inf")
+                self._end()
+
+    def _listen(self) -> None:
+        """By the name, once whoever had it is gone."""
+        if self._listener is not None:
+            return
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(socket_address(self._spec))
+            listener.listen(4)
+        except OSError:
+            listener.close()
+            return
+        self._listener = listener
+
+    def _accept(self) -> None:
+        """The next run's task, or somebody who is turned away."""
+        assert self._listener is not None
+        end, _ = self._listener.accept()
+        line = MessageChannel(end)
+        if self._line is not None or self._stop.is_set() or peer_pid(end) is None:
+            line.close()
+            return
+        try:
+            end.settimeout(_SOCKET_TIMEOUT_S)
+            kind, its_code, wish, lent = line.receive()
+            is_same = kind == SPEC and self._matches(its_code, wish)
+            if is_same:
+                use_connections(lent)
+            line.send(SPEC_MATCHES, is_same)
+        except (OSError, ValueError):
+            line.close()
+            return
+        self._line, self._deadline, self._says_got_on = line, float("inf"), True
+
+    def _matches(self, its_code: str, wish: bytes) -> bool:
+        """What is wished."""
+        if its_code != code_fingerprint() or (time.monotonic() - self._began > MAX_AGE_S and not self._work.is_writing):
+            return False
+        return bool(pickle.loads(wish) == self._spec)  # noqa: S301 see `peer_pid`
+
+    def _read_message(self, line: MessageChannel) -> None:
+        try:
+            (kind, *_) = line.receive()
+            if kind == END or self._listener is None:  # nobody could come
+                self._end()
+            elif kind == DETACH:
+                self._log.send(line)
+                line.send(FINISHED, self._work.taken())
+                self._detach()
+        except OSError:
+            self._detach()
+
+    def _forward_logs(self) -> None:
+        if self._line is not None:
+            try:
+                self._log.send(self._line)
+            except OSError:
+                self._detach()
+
+    def _detach(self) -> None:
+        """Until another task comes, which may be never."""
+        if self._line is not None:
+            self._line.close()
+        self._line, self._deadline = None, time.monotonic() + HANDOFF_TIMEOUT_S
+        if self._listener is None:
+            self._end()
+
+    def _end(self) -> None:
+        """In good order, if it can."""
+        if not self._stop.is_set():
+            self._patience = threading.Timer(SHUTDOWN_GRACE_S, os._exit, (1,))
+            self._patience.daemon = True
+            self._patience.start()
+            self._stop.set()
+
+
+class WorkerRole:
+    """Landing or applying, and what was done since that was asked last."""
+
+    def __init__(self, wish: WorkerSpec) -> None:
+        self._spec = wish
+        self._summary: LandSummary | ApplySummary = LandSummary() if wish.what == LAND else ApplySummary()
+        self._writing = threading.Lock()
+        """Held while a batch is written."""
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a batch is being written."""
+        return self._writing.locked()
+
+    def run(self, stop: threading.Event, got_on: Callable[[object], None]) -> None:
+        """Until `stop` is set, or the wish's timestamp is reached. Raises as `run_land` and `run_apply`."""
+        wish, summary = self._spec, self._summary
+        if isinstance(summary, LandSummary):
+            run_land(wish.settings, stop=stop, on_window=got_on, summary=summary)
+        else:
+            run_apply(
+                wish.settings, stop=stop, until_ts=wish.until_ts, on_batch=got_on, summary=summary,
+                writing=self._writing,
+            )  # fmt: skip
+
+    def taken(self) -> dict[str, Any]:
+        """As JSON values."""
+        return self._summary.taken().as_dict()
+
+
+def main(descriptor: int) -> None:
+    """The process, with the socket to its task."""
+    code_fingerprint()  # of what is imported, not of what may lie there later
+    line = MessageChannel(socket.socket(fileno=descriptor))
+    try:
+        _, _, wish, lent = line.receive()
+        line.send(READY)
+        if line.receive()[0] != BEGIN:
+            return
+    except OSError:
+        return
+    use_connections(lent)
+    wanted: WorkerSpec = pickle.loads(wish)  # noqa: S301 from its task
+    provide_credentials(wanted.settings)
+    WorkerServer(wanted, line).run()
+    os._exit(0)  # what is left are other people's threads

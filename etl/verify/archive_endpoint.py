@@ -1,0 +1,227 @@
+"""The downstream at its checkpoint against the past: the state that Spark computes from a base and the archive, as of
+that same moment, by other means than those that write downstream. For when there is no TiDB, or it no longer knows.
+
+Rows are dealt to parts by their key, here as on Spark, and each part has a sum: so of a table that is the same nothing
+travels but its sums, and of one that isn't the rows of the parts that differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from sluice.etl.history.as_of import AsOfError, PlanExecutor, TimeTravelQuery, tables_as_of
+from sluice.etl.history.as_of.hash_partitions import PartSums, rows_of_parts
+from sluice.etl.history.retain.restorable import tables_restorable_at
+from sluice.etl.history.snapshots.consistent_reader import ConsistentReader
+from sluice.etl.history.snapshots.preflight import downstream_table_of
+from sluice.etl.settings import Settings
+from sluice.etl.verify.merged import MergedTable, merged_into, merged_tables
+from sluice.etl.verify.row_diff import RowDiff, as_table, diff_rows
+from sluice.relay import SKIP, Override
+from sluice.relay.archive import Archive
+from sluice.tidb.folded import folded
+from sluice.tidb.schema import Table
+from sluice.tidb.table_name import TableName, exactly
+
+__all__ = ["ARCHIVE_ZERO_KINDS", "ArchiveComparison", "ArchiveEndpoint"]
+
+PARTS = 4096
+MAX_DIFFERING_PARTS = 64
+"""Of so many parts that differ the rows are looked at, a table."""
+ARCHIVE_ZERO_KINDS = ("double",)
+"""Kinds whose zero has its sign: a FLOAT's may have lost it on the way into a base."""
+
+OnActivity = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveComparison:
+    """A table that was compared. `bytes`: of its rows in memory; `diff_rows`: the rows that differ, None if none does;
+    `more_parts`: in so many more parts rows differ, which weren't looked at.
+    """
+
+    table: Table
+    rows: int
+    bytes: int
+    apart: RowDiff | None = None
+    more_parts: int = 0
+    others: tuple[Table, ...] = ()
+    """Those that are merged with it."""
+
+
+class ArchiveEndpoint:
+    """The tables that the archive and its bases tell of at `ts` (TSO, a checkpoint). `notes` say how, `unknown` which
+    tables can't be had, and why.
+    """
+
+    def __init__(self, settings: Settings, ts: int, run: PlanExecutor | None = None) -> None:
+        """`run`: where it is computed, Spark unless something else is given."""
+        self._settings = settings
+        self._run = run
+        self._archive = Archive.open(settings.archive_url)
+        self.ts = ts
+        self.notes: list[str] = []
+        self.unknown: dict[str, str] = {}
+
+    def open(self, wanted: Callable[[str], bool] = lambda name: True) -> list[ArchiveTables]:
+        """What can be computed of the tables whose `schema.table` is wanted; nothing is read yet. Raises errors of
+        `sluice.etl.history.archive.archive_through`, relay errors.
+        """
+        units = [unit for unit in self._units(self._names()) if any(map(wanted, unit))]
+        found = [self._checked(past) for past in self._queries(units)]
+        bases = sorted({base for one in found for base in one.past.bases})
+        self._add_note(bases)
+        return [one for one in found if one.tables]
+
+    def _names(self) -> set[str]:
+        bases = [*self._archive.bases.all(), None]
+        return {
+            name
+            for base in bases
+            if base is None or base.ts <= self.ts
+            for name in tables_restorable_at(self._settings, base, self.ts, whole=False).values()
+        }
+
+    def _units(self, names: Collection[str]) -> list[tuple[str, ...]]:
+        """Each name by itself, those that are merged together."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for name in sorted(names):
+            target = merged_into(self._settings, *TableName.parse(name))
+            found.setdefault(target or ("", name), []).append(name)
+        return [tuple(unit) for unit in found.values()]
+
+    def _queries(self, units: Sequence[tuple[str, ...]]) -> Iterator[TimeTravelQuery]:
+        """All together if that can be; else each by itself, so that one that can't hinders no other."""
+        if not units:
+            return
+        try:
+            yield self._query([name for unit in units for name in unit])
+            return
+        except AsOfError:
+            pass
+        for unit in units:
+            try:
+                yield self._query(unit)
+            except AsOfError as error:
+                self.unknown |= dict.fromkeys(unit, str(error))
+
+    def _query(self, names: Sequence[str]) -> TimeTravelQuery:
+        globs = [exactly(name) for name in names]
+        return tables_as_of(self._settings, self.ts, globs, ignored=self._ignored(), run=self._run)
+
+    def _overridden_commits(self) -> list[Override]:
+        return self._archive.overrides_of(self._settings.open_relay().pipeline).list(0, self.ts)
+
+    def _ignored(self) -> Collection[int]:
+        """What isn't downstream as operators, or the settings, said."""
+        skipped = {one.commit_ts for one in self._overridden_commits() if one.action == SKIP}
+        return skipped | self._settings.ignored_ts
+
+    def _overridden_tables(self) -> dict[int, int]:
+        """The ids of tables that a DDL is about of which operators decided, with its commit timestamp."""
+        log = self._archive.log
+        return {
+            int(table_id): one.commit_ts
+            for one in self._overridden_commits()
+            for window in log.windows(one.commit_ts - 1, one.commit_ts)
+            for ddl in window.ddls
+            if ddl["commit_ts"] == one.commit_ts
+            for table_id in ddl["effect"]["tables"]
+        }
+
+    def _checked(self, past: TimeTravelQuery) -> ArchiveTables:
+        """Without tables of which nothing tells what they hold downstream."""
+        decided = self._overridden_tables()
+        tables = {one.table.id: one.table for one in past.tables.values()}
+        groups = {group.tables[0].full_name: group for group in merged_tables(self._settings, tables.values())}
+        together = {table.full_name for group in groups.values() for table in group.tables}
+        for name, one in past.tables.items():
+            if name in together:
+                continue
+            place = downstream_table_of(self._settings, one.table)
+            if isinstance(place, str):
+                self.unknown[name] = place
+            else:
+                groups[name] = MergedTable((one.table,), place.schema, place.name)
+        left: dict[str, MergedTable] = {}
+        for name, group in groups.items():
+            about = [decided[table.id] for table in group.tables if table.id in decided]
+            why = f"operators decided about the DDL at {about[0]}" if about else group.unlike()
+            if why:
+                self.unknown |= dict.fromkeys((table.full_name for table in group.tables), why)
+            else:
+                left[name] = group
+        return ArchiveTables(past, left)
+
+    def _add_note(self, bases: Sequence[str]) -> None:
+        made_from = [f"{base} ({self._archive.bases.get(base).made_from})" for base in bases]
+        self.notes.append(
+            "compared with what Spark computes from the archive"
+            f"{' and the bases ' + ', '.join(made_from) if made_from else ''}, not with TiDB: what differed between the"
+            " upstream and these before can't be seen"
+        )
+        if any(self._archive.bases.get(base).made_from.startswith("the downstream") for base in bases):
+            self.notes.append("a base was made from the downstream itself: what was wrong there already is in it, too")
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveTables:
+    """Tables that are computed together, by the full name of the first of those that are merged."""
+
+    past: TimeTravelQuery
+    tables: Mapping[str, MergedTable]
+
+    def compare(self, snapshot: ConsistentReader, doing: OnActivity) -> Iterator[ArchiveComparison]:
+        """Each table, over the snapshot's first session. `doing` is told what is done, and may raise. Raises AsOfError,
+        RemovedError, SparkError, BaseError, DownstreamError, relay errors.
+        """
+        doing(f"computing what {len(self.tables)} tables were")
+        expected = self.past.part_sums(PARTS)
+        wrong: dict[str, list[int]] = {}
+        sizes: dict[str, tuple[int, int]] = {}
+        for name, group in self.tables.items():
+            doing(f"reading {name}")
+            sums, size = PartSums(PARTS), 0
+            for batch in snapshot.rows(0, group.place):
+                sums.add(group.tables[0], batch)
+                size += batch.nbytes
+            sizes[name] = sums.rows, size
+            theirs = PartSums(PARTS)
+            for table in group.tables:
+                theirs.add_all(expected[table.full_name])
+            if parts := sums.differing(theirs):
+                wrong[name] = parts
+            else:
+                yield ArchiveComparison(group.tables[0], *sizes[name], others=group.tables[1:])
+        if wrong:
+            yield from self._look(snapshot, wrong, sizes, doing)
+
+    def _look(
+        self, snapshot: ConsistentReader, wrong: Mapping[str, list[int]], sizes: Mapping[str, tuple[int, int]],
+        doing: OnActivity,
+    ) -> Iterator[ArchiveComparison]:  # fmt: skip
+        """At the rows of the parts that differ."""
+        doing(f"computing the rows that differ in {len(wrong)} tables")
+        first = {table.full_name: name for name in wrong for table in self.tables[name].tables}
+        theirs: dict[str, list[pa.RecordBatch]] = {name: [] for name in wrong}
+        for name, batch in self.past.part_rows(
+            PARTS, {one: wrong[of][:MAX_DIFFERING_PARTS] for one, of in first.items()}
+        ):
+            theirs[first[name]].append(_renamed_batch(self.tables[first[name]].tables[0], batch))
+        for name, parts in wrong.items():
+            doing(f"reading the rows that differ in {name}")
+            group = self.tables[name]
+            table, looked_at = group.tables[0], parts[:MAX_DIFFERING_PARTS]
+            mine = [rows_of_parts(table, batch, PARTS, looked_at) for batch in snapshot.rows(0, group.place)]
+            downstream = as_table(table, [batch for rows in mine for batch in rows.to_batches()])
+            found = diff_rows(table, as_table(table, theirs[name]), downstream, ARCHIVE_ZERO_KINDS)
+            yield ArchiveComparison(table, *sizes[name], found, len(parts) - len(looked_at), group.tables[1:])
+
+
+def _renamed_batch(table: Table, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """With the names that the columns have in `table`, which may be spelled otherwise."""
+    names = {folded(column.name): column.name for column in table.columns}
+    return batch.rename_columns([names.get(folded(name), name) for name in batch.schema.names])

@@ -1,0 +1,19 @@
+"""Past windows of the relay log, applied again: to another sink, or to rows of the running downstream."""
+
+from sluice.etl.verify.reapply.errors import ReplayRangeError
+from sluice.etl.verify.reapply.plan import ReplayPlan, make_replay_plan
+from sluice.etl.verify.reapply.request import ReplayRequest
+from sluice.etl.verify.reapply.run import cancel_reapply, create_or_resume, run_reapply
+from sluice.etl.verify.reapply.summary import KIND, ReplaySummary
+
+__all__ = [
+    "KIND",
+    "ReplayPlan",
+    "ReplayRangeError",
+    "ReplayRequest",
+    "ReplaySummary",
+    "cancel_reapply",
+    "create_or_resume",
+    "make_replay_plan",
+    "run_reapply",
+]

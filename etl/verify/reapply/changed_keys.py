@@ -1,0 +1,150 @@
+"""The rows that a stretch of windows touches, table by table, as they are at its end and at any later timestamp."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from sluice.etl.changes.planning import BatchPayload
+from sluice.etl.changes.recorded_schema import RecordedSchema
+from sluice.etl.changes.rules import Filter
+from sluice.etl.changes.steps import LatestImagesDetail, from_batches
+from sluice.etl.changes.write_plans.identity import lookup_key_columns
+from sluice.etl.verify.reapply.errors import ReplayRangeError
+from sluice.etl.verify.reapply.latest_rows import LatestRows, merged_with_later
+from sluice.relay import RelayLog, in_portions
+from sluice.tidb import tso
+from sluice.tidb.ddl_actions import MOVES_ROWS, REMOVES_ROWS
+from sluice.tidb.ddl_job import DdlJob
+from sluice.tidb.schema import Table
+
+WRITE_PLAN = "newest"
+_MAX_BATCH_WINDOWS = 2_000
+_MAX_BATCH_CHANGES = 100_000
+_MAX_BYTES = 1 << 30
+
+PrepareLatest = Callable[[BatchPayload], Iterator[pa.RecordBatch]]
+"""Windows to steps of the shape SHAPE under the upstream's names, no routes."""
+
+
+class ChangedKeys:
+    """Of the tables that `filters` wants, and all kinds of changes. `gather` once, then `advance` at will."""
+
+    def __init__(self, relay: RelayLog, newest: PrepareLatest, filters: Filter, since: int, until: int) -> None:
+        """Keys count that were touched after `since` through `until` (TSO)."""
+        self._relay = relay
+        self._prepare = newest
+        self._filters = filters
+        self._since = since
+        self._until = until
+        self._at = since
+        self._tables: dict[int, Table] = {}
+        self._rows: dict[int, LatestRows] = {}
+        self._later: dict[int, LatestRows] = {}
+
+    @property
+    def tables(self) -> dict[int, Table]:
+        """The tables of which rows are touched, by id, as they are upstream where it has come to."""
+        return {table_id: self._tables[table_id] for table_id in self._rows}
+
+    @property
+    def at(self) -> int:
+        """As of when (TSO) rows are known."""
+        return self._at
+
+    def collect(self, gone_through: Callable[[int], None] = lambda ts: None) -> None:
+        """Find what is touched; `gone_through` is told how far (TSO) it has come, and may raise. Raises ReapplyError
+        for what can't be brought like this, ChangeError, relay errors, and what preparing raises.
+        """
+        for hi in self._advance_through(self._until, self._rows):
+            gone_through(hi)
+            size = sum(rows.bytes for rows in self._rows.values())
+            if size > _MAX_BYTES:
+                raise ReplayRangeError(
+                    f"through {tso.text(hi)} the rows that were touched are {size >> 20} MiB already: more than is kept"
+                    " in memory for this. Take a shorter range or fewer tables, or copy the tables again: `sluice"
+                    " backfill`"
+                )
+
+    def advance(self, ts: int) -> None:
+        """Be at `ts` (TSO), which is landed. Raises as `gather`."""
+        for _ in self._advance_through(ts, self._later):
+            pass
+
+    def rows(self, table_id: int) -> pa.Table:
+        """Of every key that is touched the newest image where `gather` ended, see
+        `sluice.etl.changes.write_plans.latest_images`.
+        """
+        return self._rows[table_id].rows
+
+    def current(self, table_id: int, rows: pa.Table) -> pa.Table:
+        """Some of `rows` as they are where it has come to."""
+        later = self._later.get(table_id)
+        return merged_with_later(self._tables[table_id], rows, later.rows) if later else rows
+
+    def _advance_through(self, ts: int, into: dict[int, LatestRows]) -> Iterator[int]:
+        """Take in what comes after `at` through `ts`; as far as it has come."""
+        for windows in in_portions(self._relay, self._at, ts, windows=_MAX_BATCH_WINDOWS, changes=_MAX_BATCH_CHANGES):
+            for window in windows:
+                self._follow(RecordedSchema.from_window(window), ts)
+            hi = min(windows[-1].hi, ts)
+            decided = list(self._relay.decisions.list(self._at, hi))
+            document = BatchPayload.from_windows(windows, self._at, hi).decided(decided)
+            for step in from_batches(self._prepare(document)):
+                if isinstance(step.detail, LatestImagesDetail):
+                    self._add(into, step.detail.table_id, step.payload)
+            self._at = hi
+            yield hi
+
+    def _add(self, into: dict[int, LatestRows], table_id: int, payload: pa.Buffer) -> None:
+        table = self._tables[table_id]
+        if not lookup_key_columns(table):
+            raise ReplayRangeError(
+                f"{table.full_name} has no key: which of its rows were touched can't be told. Copy it again: `sluice"
+                f" backfill --table {shlex.quote(table.full_name)}`"
+            )
+        with pa.ipc.open_stream(payload) as reader:
+            into.setdefault(table_id, LatestRows(table)).add(reader.read_all())
+
+    def _follow(self, schema: RecordedSchema, ts: int) -> None:
+        """Know the tables as they are behind a window, through `ts`. Raises ReapplyError if rows have changed without a
+        change of theirs in the log.
+        """
+        for table_id, table in schema.tables.items():
+            if table is not None and self._wants(table):
+                self._tables.setdefault(table_id, table)
+        for move in schema.moved:
+            if any(table_id in self._tables for table_id in move.effect.tables):
+                raise self._refused(f"DDL job {move.job_id}", move.finished_ts)
+        for ddl in schema.ddls:
+            if ddl.commit_ts <= ts:
+                self._apply_ddl(ddl)
+
+    def _apply_ddl(self, ddl: DdlJob) -> None:
+        for table_id, after in ddl.effect.tables.items():
+            before = self._tables.get(table_id) if ddl.commit_ts > self._at else None
+            if before is not None and (after is None or not _has_the_same_rows(ddl, before, after)):
+                raise self._refused(f"{ddl.title} ({' '.join(ddl.query.split())[:200]})", ddl.commit_ts)
+            if after is not None and self._wants(after):
+                self._tables[table_id] = after
+
+    def _refused(self, what: str, ts: int) -> ReplayRangeError:
+        return ReplayRangeError(
+            f"{what} changed a table, or moved or removed rows of it, in between: rows from before can't be brought as"
+            f" they were logged. Begin behind it, --since {ts}, or copy the table again: `sluice backfill`"
+        )
+
+    def _wants(self, table: Table) -> bool:
+        return table.is_base_table and self._filters.wants_table(table.schema_name, table.name)
+
+
+def _has_the_same_rows(ddl: DdlJob, before: Table, after: Table) -> bool:
+    return (
+        ddl.type not in REMOVES_ROWS | MOVES_ROWS
+        and before.full_name == after.full_name
+        and before.columns == after.columns
+        and [column.name for column in lookup_key_columns(before)]
+        == [column.name for column in lookup_key_columns(after)]
+    )

@@ -1,0 +1,141 @@
+"""A repair with all that belongs to it: what hinders it, and a run of the job from its begin to its end."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict
+
+import pyarrow as pa
+
+from sluice.etl.apply import Prepare, SparkPreparer
+from sluice.etl.changes.planning import BatchPayload, PrepareOptions
+from sluice.etl.changes.rules import RouteError
+from sluice.etl.changes.write_plans.identity import lookup_key_columns
+from sluice.etl.copy.backfill import BackfillDownstream, remove_orphans
+from sluice.etl.downstream.ownership import downstream_name
+from sluice.etl.settings import Downstream, Settings
+from sluice.etl.spark.session_target import SessionTarget
+from sluice.etl.verify.reapply.changed_keys import WRITE_PLAN, ChangedKeys
+from sluice.etl.verify.reapply.errors import ReplayRangeError
+from sluice.etl.verify.reapply.request import ReplayRequest
+from sluice.etl.verify.reapply.row_repair import RepairEndpoints, RepairStopRequested, RowRepair
+from sluice.etl.verify.reapply.summary import ReplaySummary, consumer_of
+from sluice.etl.verify.reapply.window_range import ReplayWindows, inspect_range
+from sluice.relay import RelayError
+from sluice.relay.jobs import CANCEL, CANCELLED, DONE, FINAL_STATES, PAUSED, Job, JobRun
+from sluice.relay.retention import Consumers
+from sluice.tidb import PDClient
+from sluice.tidb.schema import Table
+from sluice.tidb.table_name import full_name
+
+
+def latest_rows_options(settings: Settings, request: ReplayRequest) -> PrepareOptions:
+    """How windows are prepared for a repair: under the upstream's names, and all kinds of changes."""
+    own = request.settings(settings)
+    return PrepareOptions(WRITE_PLAN, filters=own.filters, ignored_ts=own.ignored_ts)
+
+
+def repaired_tables(settings: Settings, request: ReplayRequest) -> tuple[str, ...]:
+    """The tables downstream that the request is about. Raises RouteError, relay errors."""
+    own = request.settings(settings)
+    found = inspect_range(settings.open_relay(), request.since, request.until, own.filters)
+    goals = (own.routes.target(table.schema_name, table.name) for table in found.tables.values())
+    return tuple(sorted({full_name(goal.schema, goal.table) for goal in goals}))
+
+
+def repair_problems(settings: Settings, request: ReplayRequest, found: ReplayWindows) -> list[str]:
+    """What hinders a repair, beside what the range itself has. Raises DownstreamError."""
+    if not isinstance(settings.target, Downstream):
+        return ["[downstream] is no database: name another place with --to"]
+    if not request.tables:
+        return ["which tables? --table SCHEMA.TABLE says whose rows are repaired; or name another place with --to"]
+    relay = settings.open_relay()
+    told = [problem for table in found.tables.values() if (problem := _why_not_repairable(settings, table))]
+    control = relay.control()
+    if control.land_paused or control.apply_paused or control.apply_until_ts is not None:
+        told.append("the pipeline is paused, or is to stop at a time; rows are written while it runs: `sluice resume`")
+    try:
+        ChangedKeys(relay, _without_rows, request.settings(settings).filters, request.since, request.until).collect()
+    except (ReplayRangeError, RelayError) as error:
+        told.append(str(error))
+    return told
+
+
+def repair_notes(settings: Settings) -> list[str]:
+    """What to know before a repair begins. Raises relay errors."""
+    return [
+        f"{failure.what} has stopped: {failure.said}. Rows are written while it runs: begin the repair, then have it go"
+        " on"
+        for failure in settings.open_relay().failures.list()
+    ]
+
+
+def _without_rows(windows: BatchPayload) -> Iterator[pa.RecordBatch]:
+    """Only the tables and the DDL of windows are looked at."""
+    return iter(())
+
+
+def _why_not_repairable(settings: Settings, table: Table) -> str:
+    """Why rows of a table can't be repaired, "" if they can."""
+    name, filters = table.full_name, settings.filters
+    again = f"copy it again: `sluice backfill --table {shlex.quote(name)}`"
+    if not lookup_key_columns(table):
+        return f"{name} has no key: which of its rows were touched can't be told; {again}"
+    if filters.ignored_row_kinds(table.schema_name, table.name) or filters.may_keep_rows(table.schema_name, table.name):
+        return f"{name} isn't downstream as it is upstream: [filter] leaves some changes out"
+    try:
+        target = settings.routes.target(table.schema_name, table.name)
+    except RouteError as error:
+        return str(error)
+    return f"{name} is merged with other tables in {full_name(target.schema, target.table)}" if target.is_merged else ""
+
+
+def run_repair(settings: Settings, job: Job, run: JobRun, prepare: Prepare | None) -> ReplaySummary:
+    """Do it, or go on with it. `prepare`: as `latest_rows_options` say; Spark by default. Raises as"
+    " `RowRepair.work`."""
+    request, relay = ReplayRequest.from_json(job.spec.asked), settings.open_relay()
+    began, to = time.monotonic(), downstream_name(settings.target)
+    consumers = Consumers(relay)
+    consumers.note(consumer_of(job.id), request.since, f"the job {job.id}, to {to}")
+    first = relay.first()
+    if first is None or first.lo > request.since:
+        raise ReplayRangeError(f"the relay log {relay.url} no longer holds what was committed after {request.since}")
+    with ExitStack() as stack:
+        if prepare is None:
+            options, role = latest_rows_options(settings, request), f"reapply {job.id}"
+            prepare = SparkPreparer(SessionTarget(settings.spark, role, settings.relay.url), options)
+            stack.callback(prepare.close)
+        touched = ChangedKeys(relay, prepare, request.settings(settings).filters, request.since, request.until)
+        pd = PDClient(settings.upstream.pd_urls, tls=settings.upstream.tls())
+        stack.callback(pd.close)
+        downstream = BackfillDownstream(settings, first.cluster_id)
+        stack.callback(downstream.close)
+        remove_orphans(relay, downstream)
+        repair = RowRepair(request, touched, RepairEndpoints(relay, downstream, pd.tso), job.id, run)
+        state = _run_repair_job(repair, run)
+        counts = {name: dict(count) for name, count in repair.counts.items()}
+        rows = sum(count["rows"] for count in counts.values())
+        through = request.until if state == DONE else request.since
+        summary = ReplaySummary(
+            job.id, to, request.since, request.until, through, 0, 0, 0, rows, 0, round(time.monotonic() - began, 3),
+            repaired=counts, is_repair=True,
+        )  # fmt: skip
+        run.end(state, result=asdict(summary))
+        if state in FINAL_STATES:
+            consumers.forget(consumer_of(job.id))
+        remove_orphans(relay, downstream)
+    return summary
+
+
+def _run_repair_job(repair: RowRepair, run: JobRun) -> str:
+    try:
+        repair.work()
+    except RepairStopRequested:
+        if run.order != CANCEL:
+            return PAUSED
+        repair.release()
+        return CANCELLED
+    return DONE

@@ -1,0 +1,66 @@
+"""What was asked for: which past windows, of which tables, to where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from sluice.etl.changes.rules import only_tables
+from sluice.etl.settings import Settings, with_target
+from sluice.relay import RelayLog
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRequest:
+    """What was committed after `since` through `until` (TSO; 0: all that is landed when it is asked for), of the tables
+    that fit one of `tables` (globs; () for all that the rules want), goes to `target`, see
+    `sluice.etl.settings.read_target`; `rows_per_second` at most, 0 for as many as there can be. Without a target it is
+    a repair: the rows that were touched become in the pipeline's own downstream what they are upstream.
+    """
+
+    since: int
+    until: int
+    target: Mapping[str, Any] = field(default_factory=dict)
+    tables: tuple[str, ...] = ()
+    rows_per_second: int = 0
+
+    @property
+    def is_repair(self) -> bool:
+        """Whether it is for the pipeline's own downstream."""
+        return not self.target
+
+    def settings(self, pipeline: Settings) -> Settings:
+        """The pipeline's settings as they are for this: with the other downstream and its rules, these tables only, and
+        one session that writes. A repair has them as they are, but for these tables. Raises SettingsError.
+        """
+        if self.is_repair:
+            return replace(pipeline, filters=only_tables(pipeline.filters, self.tables))
+        own = with_target(pipeline, self.target)
+        rows = min(own.apply.max_rows, self.rows_per_second or own.apply.max_rows)
+        limits = replace(own.apply, mode="atomic", max_rows=rows)
+        return replace(own, apply=limits, filters=only_tables(own.filters, self.tables))
+
+    def with_end(self, relay: RelayLog) -> ReplayRequest:
+        """With `until` as it is now."""
+        last = None if self.until else relay.last()
+        return self if last is None else replace(self, until=last.hi)
+
+    def is_same(self, other: ReplayRequest) -> bool:
+        """Whether this is what was asked for before; without an end of its own it is the one that was found then."""
+        return self == (other if self.until else replace(other, until=0))
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values, without secrets; `from_json` is the inverse."""
+        return {
+            "since": self.since,
+            "until": self.until,
+            "target": dict(self.target),
+            "tables": list(self.tables),
+            "rows_per_second": self.rows_per_second,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        return cls(**{**document, "tables": tuple(document["tables"])})

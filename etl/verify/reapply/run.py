@@ -1,0 +1,80 @@
+"""Jobs of the kind `reapply`: asked for, run, given up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+
+from sluice.etl.apply import Prepare
+from sluice.etl.copy.backfill import BackfillDownstream, remove_orphans
+from sluice.etl.downstream.ownership import downstream_name
+from sluice.etl.settings import Settings
+from sluice.etl.verify.reapply.errors import ReplayRangeError
+from sluice.etl.verify.reapply.into_sink import ReplayIntoSink
+from sluice.etl.verify.reapply.plan import make_replay_plan
+from sluice.etl.verify.reapply.repair_run import repaired_tables, run_repair
+from sluice.etl.verify.reapply.request import ReplayRequest
+from sluice.etl.verify.reapply.summary import KIND, ReplaySummary, consumer_of
+from sluice.relay.jobs import CANCELLED, FINAL_STATES, Job, JobCounts, Jobs, Runner, TableProgress, WriteScope
+from sluice.relay.retention import Consumers
+
+
+def create_or_resume(settings: Settings, request: ReplayRequest, by: str) -> Job:
+    """The job that does this: the one that was asked for the same and isn't over, else a new one. Nothing is done yet.
+    Raises ReapplyError for what hinders a new one, JobOverlapError if another job writes there, and as
+    `make_replay_plan`.
+    """
+    relay = settings.open_relay()
+    jobs = Jobs.for_pipeline(relay)
+    for job in jobs.list():
+        is_open = job.spec.kind == KIND and job.entry().state not in FINAL_STATES
+        if is_open and request.is_same(ReplayRequest.from_json(job.spec.asked)):
+            return job
+    request = request.with_end(relay)
+    if problems := make_replay_plan(settings, request).problems:
+        raise ReplayRangeError("\n".join(problems))
+    to = downstream_name(request.settings(settings).target)
+    tables = repaired_tables(settings, request) if request.is_repair else None
+    return jobs.create(KIND, request.to_json(), WriteScope(to, tables), by)
+
+
+def run_reapply(
+    settings: Settings,
+    job: Job,
+    runner: Runner,
+    *,
+    prepare: Prepare | None = None,
+    on_progress: Callable[[JobCounts, TableProgress], None] = lambda done, of: None,
+) -> ReplaySummary:
+    """Do what the job was asked for, or go on with it, until it is through or somebody ordered it to pause or to be
+    cancelled. `on_progress` is told what this process has done of how much, behind what is durable; it may raise to end
+    it there. `prepare` is Spark by default, see `preparation`.
+
+    Raises ReapplyError for what hinders it, SettingsError, JobRunsError, JobError, LeaseLostError, and as
+    `sluice.etl.apply.apply_range` or `sluice.etl.verify.reapply.row_repair.RowRepair.work`.
+    """
+    with job.run(runner) as run:
+        if ReplayRequest.from_json(job.spec.asked).is_repair:
+            return run_repair(settings, job, run, prepare)
+        return ReplayIntoSink(settings, job, run, on_progress).run(prepare)
+
+
+def cancel_reapply(settings: Settings, job: Job, runner: Runner) -> str:
+    """Give up a job that no process runs: its windows may go. What it has written stays; says so. Raises JobRunsError,
+    JobError, LeaseLostError, RelayError, OSError.
+    """
+    relay = settings.open_relay()
+    consumers = Consumers(relay)
+    to = downstream_name(ReplayRequest.from_json(job.spec.asked).settings(settings).target)
+    with job.run(runner) as run:
+        said = f"what was written to {to} stays there"
+        for mending in relay.aligned_chunks.repairs():
+            if mending.job == job.id:
+                relay.aligned_chunks.mended(mending.name)
+        run.end(CANCELLED, said=said)
+        consumers.forget(consumer_of(job.id))
+    first = relay.first()
+    if first is not None and ReplayRequest.from_json(job.spec.asked).is_repair:
+        with closing(BackfillDownstream(settings, first.cluster_id)) as downstream:
+            remove_orphans(relay, downstream)
+    return said

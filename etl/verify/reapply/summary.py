@@ -1,0 +1,42 @@
+"""What became of past windows that were applied again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+KIND = "reapply"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySummary:
+    """What was done. `through` (TSO): as far as the sink is. The counts are of this process."""
+
+    job: str
+    to: str
+    since: int
+    until: int
+    through: int
+    windows: int
+    transactions: int
+    changes: int
+    rows: int
+    ddls: int
+    seconds: float
+    warnings: tuple[str, ...] = ()
+    repaired: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Of a repair, by table: how many `rows` were looked at, how many of them were the `same`, `inserted`, `replaced`,
+    `deleted`.
+    """
+
+    is_repair: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the sink has the whole range."""
+        return self.through >= self.until
+
+
+def consumer_of(job: str) -> str:
+    """Under which name a job says which windows it needs, see `sluice.relay.retention`."""
+    return f"job-{job}"

@@ -1,0 +1,125 @@
+"""What the relay log holds between two points in time: how much it is, which tables and DDL are in it, and whether all
+of it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sluice.etl.changes.planning import WindowPayload
+from sluice.etl.changes.recorded_schema import RecordedSchema
+from sluice.etl.changes.rules import Filter, is_internal_table
+from sluice.relay import RelayError, RelayLog, WindowRecord
+from sluice.tidb import tso
+from sluice.tidb.ddl_job import DdlJob
+from sluice.tidb.schema import Table
+from sluice.tidb.table_name import fits
+
+
+@dataclass(slots=True)
+class ReplayWindows:
+    """Windows that hold commits of the range. `transactions`, `changes` and `bytes` (of parts) count those windows in
+    which a wanted table changes, as wholes: at most so much is to be done.
+    """
+
+    cluster_id: int = 0
+    windows: int = 0
+    transactions: int = 0
+    changes: int = 0
+    bytes: int = 0
+    tables: dict[str, Table] = field(default_factory=dict)
+    """Wanted tables that change, by ``schema.table``, as they were when the first change of the range came."""
+    begun: dict[int, Table] = field(default_factory=dict)
+    """Those of them that were there before the range, by id."""
+    ddls: list[DdlJob] = field(default_factory=list)
+    """DDL about wanted tables or databases."""
+    problems: list[str] = field(default_factory=list)
+
+
+def inspect_range(relay: RelayLog, since: int, until: int, filters: Filter) -> ReplayWindows:
+    """What lies in (since, until]. What hinders it is in `problems`."""
+    found = ReplayWindows()
+    first, last = relay.first(), relay.last()
+    if first is None or last is None:
+        found.problems.append(f"the relay log {relay.url} is empty")
+        return found
+    found.cluster_id = first.cluster_id
+    there = f"the relay log {relay.url} holds what was committed after {tso.text(first.lo)} through {tso.text(last.hi)}"
+    if since >= until:
+        found.problems.append(f"--since {tso.text(since)} is not before --until {tso.text(until)}")
+    elif since < first.lo:
+        found.problems.append(
+            f"{there}: what came before was removed ([relay] keep), or never landed; not --since {since}"
+        )
+    elif until > last.hi:
+        found.problems.append(f"{there}: --until {tso.text(until)} is not landed")
+    else:
+        _gather(found, relay, (since, until), filters, first.lo)
+    return found
+
+
+def _gather(found: ReplayWindows, relay: RelayLog, ends: tuple[int, int], filters: Filter, oldest: int) -> None:
+    since, until = ends
+    born: set[int] = set()
+    try:
+        for window in relay.windows(since, until):
+            found.windows += 1
+            if window.tables or window.ddls:
+                _add(found, window, ends, filters, born)
+            for commit_ts, began_ts in WindowPayload.from_window(window, since, until).ddl_started_before().items():
+                if began_ts < oldest:
+                    found.problems.append(
+                        f"the DDL at commit_ts {commit_ts} began at {tso.text(began_ts)}, before the oldest window that"
+                        " is there: which rows it keeps can't be told. Begin after it"
+                    )
+    except RelayError as error:
+        found.problems.append(str(error))
+
+
+def _add(found: ReplayWindows, window: WindowRecord, ends: tuple[int, int], filters: Filter, born: set[int]) -> None:
+    schema = RecordedSchema.from_window(window)
+    wanted = False
+    for table_id, table in schema.tables.items():
+        if table is None or not _wants(filters, table):
+            continue
+        wanted = True
+        found.tables.setdefault(table.full_name, table)
+        if table_id not in born:
+            found.begun.setdefault(table_id, table)
+    for ddl in schema.ddls:
+        if ddl.commit_ts <= ends[0]:  # its tables are there when the range begins, in the middle of the window
+            for table_id, table in ddl.effect.tables.items():
+                if table is not None and _wants(filters, table):
+                    wanted = True
+                    found.tables[table.full_name] = found.begun[table_id] = table
+            continue
+        tables = [t for t in (*ddl.effect.tables.values(), *(schema.tables.get(i) for i in ddl.effect.tables)) if t]
+        names = any(filters.wants_schema(s.name) for s in ddl.effect.schemas.values() if s)
+        names = names or any(_wants(filters, table) for table in tables)
+        born.update(i for i in ddl.effect.tables if i not in found.begun)
+        if names and ddl.commit_ts <= ends[1]:
+            wanted = True
+            found.ddls.append(ddl)
+            for table in tables:
+                if _wants(filters, table):
+                    found.tables.setdefault(table.full_name, table)
+    if wanted:
+        found.transactions += window.transactions
+        found.changes += window.changes
+        found.bytes += sum(part.bytes for part in window.parts)
+
+
+def _wants(filters: Filter, table: Table) -> bool:
+    return (
+        table.is_base_table and not is_internal_table(table.id) and filters.wants_table(table.schema_name, table.name)
+    )
+
+
+def unmatched(globs: Iterable[str], found: ReplayWindows) -> list[str]:
+    """A problem for each glob that no table of the range fits."""
+    return [
+        f"--table {glob}: no such table that the rules want changed in this range"
+        for glob in globs
+        if not any(fits(name, glob) for name in found.tables)
+    ]

@@ -1,0 +1,101 @@
+"""What a run of a verification knows so far, whatever it compares with: results, what is left out, notes, orders."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+
+from sluice.errors import Signal
+from sluice.etl.history.snapshots.place import PipelineContext
+from sluice.etl.verify.differences import last_in_binlog
+from sluice.etl.verify.result import TableResult
+from sluice.etl.verify.row_diff import RowDiff
+from sluice.etl.verify.saved_results import SavedResults
+from sluice.etl.verify.tables import ExcludedTable
+from sluice.relay.jobs import Job, JobCounts, JobRun
+from sluice.tidb.schema import Table
+
+__all__ = ["MAX_EXAMPLES", "ResultCollector", "VerifyStopRequested"]
+
+MAX_EXAMPLES = 20
+"""So many rows of a table are named."""
+_MAX_BINLOG_LOOKUPS = 5
+"""Of so many of them the log is asked what it says of the row."""
+_SAVE_INTERVAL_S = 2.0
+
+
+class VerifyStopRequested(Signal):
+    """The job is to pause, or to be cancelled."""
+
+
+class ResultCollector:
+    """Takes results as they come. `ts`: the checkpoint (TSO) at which is read now."""
+
+    def __init__(self, place: PipelineContext, job: Job, run: JobRun) -> None:
+        self.place, self.run = place, run
+        self._saved_results = SavedResults(place.relay.storage, job.id)
+        self.results: dict[str, TableResult] = self._saved_results.load()
+        self.left: dict[str, ExcludedTable] = {}
+        self.notes: dict[str, None] = {}
+        self.ts = 0
+        self._saved = time.monotonic()
+
+    def save(self) -> None:
+        """Have whoever goes on with the job know the results."""
+        self._saved_results.save(self.results)
+
+    def take(self, result: TableResult) -> None:
+        """A table is done."""
+        self.results[result.name] = result
+        if time.monotonic() - self._saved > _SAVE_INTERVAL_S:
+            self._saved = time.monotonic()
+            self.save()
+
+    def add_differing(self, result: TableResult, apart: RowDiff | None) -> None:
+        """A table is done, and rows differ: with what the binlog says of them last."""
+        if apart is not None:
+            self._saved_results.keep(apart)
+            self.run.doing(f"looking for what was written of {result.name} last")
+            told = [
+                one if one.binlog else last_in_binlog(self.place.settings, one, self.ts)
+                for one in result.examples[:_MAX_BINLOG_LOOKUPS]
+            ]
+            result = replace(result, examples=(*told, *result.examples[_MAX_BINLOG_LOOKUPS:]))
+        self.take(result)
+
+    def add_merged(self, first: Table, others: Iterable[Table], result: TableResult) -> None:
+        """The tables that are merged with a compared one are done with it."""
+        for other in others:
+            differs = result.differences or result.more
+            self.take(
+                TableResult(
+                    other.full_name, result.downstream, self.ts,
+                    problem=f"rows of {first.full_name}, with which it is merged, differ" if differs else "",
+                    notes=() if differs else (f"compared together with {first.full_name}, as they are merged",),
+                )
+            )  # fmt: skip
+
+    def exclude(self, name: str, why: str) -> None:
+        """A table isn't compared."""
+        self.left[name] = ExcludedTable(name, why)
+
+    def did(self, name: str, done: JobCounts) -> None:
+        """Progress."""
+        self.run.did(name, done)
+        self.run.doing(name)
+
+    def doing(self, what: str) -> None:
+        """What comes next. Raises Ordered, LeaseLostError."""
+        self.check_order()
+        self.run.doing(what)
+
+    def go_on(self) -> bool:
+        """Whether nothing was ordered. Raises LeaseLostError."""
+        self.run.check()
+        return self.run.order is None
+
+    def check_order(self) -> None:
+        """Raises Ordered, LeaseLostError."""
+        if not self.go_on():
+            raise VerifyStopRequested

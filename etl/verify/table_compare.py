@@ -1,0 +1,154 @@
+"""Tables of both sides, compared by several threads, each over a session of its own on both."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from sluice.etl.history.snapshots.consistent_reader import TableChanged
+from sluice.etl.verify.common_order import is_ordered_by_text
+from sluice.etl.verify.downstream_endpoint import DownstreamEndpoint
+from sluice.etl.verify.endpoint import ComparedTable, KeyRange
+from sluice.etl.verify.range_compare import RangeComparer, RangeComparison, merge_ranges
+from sluice.etl.verify.ranges import ranges_of
+from sluice.etl.verify.upstream_endpoint import UpstreamEndpoint
+
+__all__ = ["ComparedRange", "TableComparer", "TableComparison"]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRange:
+    """A range of a table was compared: `rows` of it, `part` of the table's bytes (0 to 1)."""
+
+    table: ComparedTable
+    rows: int
+    part: float
+
+
+@dataclass(frozen=True, slots=True)
+class TableComparison:
+    """A table was compared, or can't be as of the snapshots: `changed` says that a DDL came between."""
+
+    table: ComparedTable
+    found: RangeComparison
+    changed: str = ""
+
+
+@dataclass(slots=True)
+class _PartialTable:
+    """A table of which ranges are left, or were."""
+
+    table: ComparedTable
+    left: int = 0
+    ranges: int = 1
+    found: RangeComparison = field(default_factory=lambda: RangeComparison(0))
+    changed: str = ""
+
+
+_Task = tuple[int, int, _PartialTable | None, KeyRange | None]
+"""What comes first, in which order, the table, and the range of it; None: cut it first. No table: there is no more."""
+
+
+class TableComparer:
+    """Use `run` once."""
+
+    def __init__(self, up: UpstreamEndpoint, down: DownstreamEndpoint) -> None:
+        self._up, self._down = up, down
+        self._comparing = RangeComparer(up, down)
+        self._waiting: queue.PriorityQueue[_Task] = queue.PriorityQueue()
+        self._results: queue.SimpleQueue[ComparedRange | TableComparison | BaseException] = queue.SimpleQueue()
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+
+    def run(
+        self, tables: Sequence[ComparedTable], go_on: Callable[[], bool]
+    ) -> Iterator[ComparedRange | TableComparison]:
+        """What is done, as it is done; every table has its `TableComparison` at last. Nothing is begun once `go_on()`
+        is
+        false, and both sides are closed in the end. Raises what the sides raise.
+        """
+        for table in tables:
+            self._put(1, _PartialTable(table), None)
+        threads = [
+            threading.Thread(target=self._work, args=(number,), name=f"verify-{number}", daemon=True)
+            for number in range(self._down.sessions)
+        ]
+        for thread in threads:
+            thread.start()
+        left = len(tables)
+        try:
+            while left and go_on():
+                try:
+                    said = self._results.get(timeout=0.2)
+                except queue.Empty:
+                    continue
+                if isinstance(said, BaseException):
+                    raise said
+                left -= isinstance(said, TableComparison)
+                yield said
+        finally:
+            self._stop.set()
+            for _ in threads:
+                self._waiting.put((-1, next(self._numbers), None, None))
+            self._down.close()  # whoever waits for a server has waited
+            self._up.close()
+            for thread in threads:
+                thread.join()
+
+    def _put(self, priority: int, part: _PartialTable, within: KeyRange | None) -> None:
+        self._waiting.put((priority, next(self._numbers), part, within))
+
+    def _work(self, session: int) -> None:
+        try:
+            while True:
+                _, _, part, within = self._waiting.get()
+                if part is None or self._stop.is_set():
+                    return
+                self._compare_range(session, part, within)
+        except BaseException as error:
+            self._results.put(error)
+
+    def _compare_range(self, session: int, part: _PartialTable, within: KeyRange | None) -> None:
+        try:
+            if within is None:
+                within = self._cut(session, part)
+            skipped = part.changed or part.found.is_full
+            found = (
+                RangeComparison(0, more=1) if skipped else self._comparing.compare(session, part.table, within)
+            )  # fmt: skip
+        except TableChanged as error:
+            part.changed = str(error)
+            found = RangeComparison(0)
+        self._results.put(ComparedRange(part.table, found.rows, 1 / part.ranges))
+        with self._lock:
+            part.found += found
+            part.left -= 1
+            is_last = not part.left
+        if is_last:
+            self._results.put(TableComparison(part.table, self._settled(session, part), part.changed))
+
+    def _settled(self, session: int, part: _PartialTable) -> RangeComparison:
+        """All ranges together. Rows that two orders put into two ranges may have been more than are held: then all of
+        the table are read.
+        """
+        found = merge_ranges(part.table, part.found)
+        if part.changed or not (found.more and is_ordered_by_text(part.table)):
+            return found
+        try:
+            return self._comparing.whole(session, part.table)
+        except TableChanged as error:
+            part.changed = str(error)
+            return found
+
+    def _cut(self, session: int, part: _PartialTable) -> KeyRange:
+        """The first range of a table; the others wait for whoever is free."""
+        part.left = 1
+        first, *others = ranges_of(session, self._up, self._down, part.table)
+        part.left = part.ranges = 1 + len(others)
+        for within in others:
+            self._put(0, part, within)
+        return first

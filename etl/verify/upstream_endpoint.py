@@ -1,0 +1,96 @@
+"""TiDB at one timestamp as a side of a verification."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import pyarrow as pa
+
+from sluice.etl.changes.formats.sql_text import quote_table
+from sluice.etl.copy.errors import CopyError
+from sluice.etl.copy.tidb_rows import read_rows
+from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
+from sluice.etl.copy.tidb_sql import TidbSql
+from sluice.etl.verify.checksum import Checksum, checksum_columns
+from sluice.etl.verify.common_order import Bound, keys_in_order
+from sluice.etl.verify.endpoint import ComparedTable, KeyRange
+
+__all__ = ["UpstreamEndpoint"]
+
+
+class UpstreamEndpoint:
+    """See `sluice.etl.verify.endpoint.VerifyEndpoint`. Every method raises CopyError."""
+
+    def __init__(self, address: TidbAddress, ts: int, sessions: int) -> None:
+        """Nothing is connected to yet."""
+        self._address = address
+        self._source = TidbSql(address, ts)
+        self.ts = ts
+        self.sessions = sessions
+        self._open: dict[int, TidbSession] = {}
+        self._lock = threading.Lock()
+
+    def describe(self) -> str:
+        return f"TiDB at {self._address.shown}"
+
+    def checksum(self, session: int, table: ComparedTable, within: KeyRange) -> Checksum | None:
+        if table.by_rows:
+            return None
+        count = digest = 0
+        for source in table.sources:
+            statement = f"SELECT {checksum_columns(table.upstream)} FROM {quote_table(source)}"
+            ((rows, summed),) = self._session(session).query(f"{statement} WHERE {within.condition(table.key)}")
+            count, digest = count + int(rows or 0), digest + int(summed or 0)
+        return Checksum(count, digest)
+
+    def rows(self, session: int, table: ComparedTable, within: KeyRange) -> Iterator[pa.RecordBatch]:
+        reader = self._session(session)
+        whole = False
+        try:
+            for source in table.sources:
+                yield from read_rows(reader, source, within.condition(table.key))
+            whole = True
+        finally:
+            if not whole:  # who doesn't read a result to its end leaves a connection that nobody can use
+                self._drop(session)
+
+    def ranges(self, table: ComparedTable) -> list[KeyRange]:
+        """Ranges of the table, from region to region; only of a table whose rows TiDB keeps in the order of `key`."""
+        chunks = self._source.chunks(table.table)
+        starts: Sequence[tuple[str, ...]] = [
+            tuple(chunk.place["key_low"]) for chunk in chunks if chunk.place["key_low"]
+        ]
+        return [KeyRange(low, high) for low, high in pairwise([None, *starts, None])]
+
+    def in_order(self, session: int, table: ComparedTable, bounds: Sequence[Bound]) -> list[Bound]:
+        """The keys among `bounds` of which there is a row, in the order of this server."""
+        rows = self._session(session).query(keys_in_order(table, quote_table(table.table), bounds))
+        return [tuple(one.literal(value or b"") for one, value in zip(table.key, row, strict=True)) for row in rows]
+
+    def close(self) -> None:
+        for number in list(self._open):
+            self._drop(number)
+
+    def _session(self, number: int) -> TidbSession:
+        with self._lock:
+            found = self._open.get(number)
+        if found is None:
+            found = TidbSession(self._address)
+            try:
+                found.read_at(self.ts)
+            except CopyError:
+                found.close()
+                raise
+            with self._lock:
+                self._open[number] = found
+        return found
+
+    def _drop(self, number: int) -> None:
+        with self._lock:
+            session = self._open.pop(number, None)
+        if session is not None:
+            with contextlib.suppress(CopyError):
+                session.close()

@@ -1,0 +1,62 @@
+"""The HTML of a page: the same for all; what is in it is drawn by its script."""
+
+from __future__ import annotations
+
+from html import escape
+
+from sluice.plugins.navigation import PAGES, Page
+
+__all__ = ["logged_out_html", "page_html"]
+
+_DOCUMENT = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title} · Sluice</title>
+<link rel="icon" href="static/icon.svg" type="image/svg+xml">
+<link rel="stylesheet" href="static/style.css">
+<script src="static/theme.js"></script>
+<script type="module" src="static/shell.js"></script>
+</head>
+<body data-page="{name}">
+<header class="top">
+<nav aria-label="Pages of Sluice">{links}</nav>
+<div id="tools" class="tools"></div>
+</header>
+<main id="page" aria-busy="true"><p class="quiet waiting">Looking …</p></main>
+<div id="notes" role="status" aria-live="polite"></div>
+<noscript><p class="quiet">These pages are drawn by JavaScript, which is switched off.</p></noscript>
+</body>
+</html>
+"""
+
+
+def page_html(page: Page) -> str:
+    """The page's HTML."""
+    links = "".join(
+        f'<a href="{escape(each.name)}"{" aria-current=page" if each == page else ""}>{escape(each.title)}</a>'
+        for each in PAGES
+    )
+    return _DOCUMENT.format(title=escape(page.title), name=escape(page.name), links=links)
+
+
+_LOGGED_OUT = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Sluice</title>
+</head>
+<body>
+<h1>{title}</h1>
+<p>{said}</p>
+<p><a href="{login}">Airflow's login</a></p>
+</body>
+</html>
+"""
+
+
+def logged_out_html(title: str, said: str, login: str) -> str:
+    """What somebody sees who may not see anything."""
+    return _LOGGED_OUT.format(title=escape(title), said=escape(said), login=escape(login))

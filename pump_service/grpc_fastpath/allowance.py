@@ -1,0 +1,63 @@
+"""How many frames that carry no call clients may send: some a second each, and many more over all of them."""
+
+from __future__ import annotations
+
+import time
+
+_FRAMES_PER_DRAW = 64
+"""frames that a connection draws at a time from what all share"""
+_BURST_WINDOW_S = 0.2
+"""A rate may be used up at once for so long."""
+READ_PAUSE_S = 0.05
+"""A connection that has nothing left isn't read for so long."""
+
+
+class SharedFrameBudget:
+    """What all connections may send together beyond what each may."""
+
+    __slots__ = ("_counted", "_left", "_rate")
+
+    def __init__(self, rate: int) -> None:
+        """`rate`: frames a second."""
+        self._rate = rate
+        self._left = rate * _BURST_WINDOW_S
+        self._counted = time.monotonic()
+
+    def draw(self, now: float) -> int:
+        """Return frames that one connection may send of it now; 0 if none are left."""
+        self._left = min(self._left + (now - self._counted) * self._rate, self._rate * _BURST_WINDOW_S)
+        self._counted = now
+        if self._left < _FRAMES_PER_DRAW:
+            return 0
+        self._left -= _FRAMES_PER_DRAW
+        return _FRAMES_PER_DRAW
+
+
+class FrameRateLimit:
+    """`left` goes down with each such frame; below zero the connection isn't read for a while."""
+
+    __slots__ = ("_counted", "_rate", "_shared", "left", "over_since")
+
+    def __init__(self, rate: int, shared: SharedFrameBudget) -> None:
+        """`rate`: frames a second that this connection may send whatever others do."""
+        self._rate = rate
+        self._shared = shared
+        self.left = float(rate)
+        self._counted = time.monotonic()
+        self.over_since = 0.0
+        """since when more has come than is allowed; 0 while it is within it"""
+
+    def is_used_up(self) -> bool:
+        """Whether no frame may be handled now."""
+        if self.left >= 0:
+            return False
+        now = time.monotonic()
+        self.earn((now - self._counted) * self._rate)
+        self._counted = now
+        while self.left < 0 and (more := self._shared.draw(now)):
+            self.left += more
+        return self.left < 0
+
+    def earn(self, frames: float) -> None:
+        """Allow some more, up to what a second allows."""
+        self.left = max(self.left, min(self.left + frames, float(self._rate)))

@@ -1,0 +1,239 @@
+"""What all lane connections of a process share: the way into the store, and the memory they may take."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from functools import partial
+from threading import get_ident
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+from sluice.pump_service.grpc_fastpath.allowance import SharedFrameBudget
+from sluice.pump_service.grpc_fastpath.frames import CANCEL
+from sluice.pump_service.grpc_fastpath.limits import FastPathLimits
+from sluice.pump_service.grpc_fastpath.places import MAX_CONNECTIONS, ConnectionSlots
+from sluice.pump_service.grpc_fastpath.roles import ClientCalls, RecordIngest, RpcDispatch
+from sluice.pump_service.grpc_fastpath.uploads import PartialRequestBudget
+from sluice.pump_service.store import Record
+from sluice.tidb.binlog_kinds import PREWRITE
+
+_log = logging.getLogger(__name__)
+
+
+_MAX_SMALL_BATCH_BYTES = 64 << 10
+_ALONE, _HERE = 16, 256
+"""After so many calls in a row that found nobody waiting, so many are written by the thread that read them. It can't
+see meanwhile who else is waiting, so it looks again then.
+"""
+_CALM_READS, _CALM_READ_GAP_S, _CALM_MAX_CALLS = 16, 0.002, 4
+"""So many reads that came so far apart, or farther, each with few calls, are calm traffic: whoever comes while the
+thread that reads writes hardly ever has to wait, and no other thread need be woken.
+"""
+_AT_DISK = 4
+"""In calm traffic that thread has so many times as long for everything else as it is at the disk."""
+_MAX_ANSWER_DELAY_S = 0.03
+"""A Commit or Rollback, which no session of TiDB's waits for, may wait so long in calm traffic for the next Prewrite,
+whose sync is then its own, too; a reader who comes before that has it written.
+"""
+_PROOFS, _TRY_S = 4, 1.0
+"""A client that sent something while a Commit of its own was held back doesn't wait for that; so many more are held
+back then. Of others one is, so often at the most.
+"""
+
+
+class _ClientPattern:
+    """Whether a client waits for the answers to its Commits, as far as it has shown."""
+
+    __slots__ = ("held", "left", "try_at")
+
+    def __init__(self) -> None:
+        self.held = 0  # batches of calls
+        self.left = 0  # so many more may be held back
+        self.try_at = 0.0
+
+
+class _CallBatch(NamedTuple):
+    lane: ClientCalls
+    streams: list[int]
+    size: int
+    began: float
+    later: _ClientPattern | None
+
+
+class FastPathServer:
+    """Hands batches of calls to the store and gives each connection its verdicts, in the loop's thread.
+
+    `bridge` answers a call that isn't WriteBinlog.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        ingest: RecordIngest,
+        limits: FastPathLimits,
+        bridge: RpcDispatch,
+        descriptors: int = MAX_CONNECTIONS,
+    ) -> None:
+        """`descriptors`: how many connections may hold."""
+        self.loop = loop
+        self.ingest = ingest
+        self.limits = limits
+        self.bridge = bridge
+        self.lanes: set[ClientCalls] = set()
+        self.places = ConnectionSlots(descriptors, limits.held)
+        self.uploads = PartialRequestBudget(limits.partial, limits.share, self.places.has_room)
+        self.idle_frames = SharedFrameBudget(limits.idle_frames)
+        self.calls = 0  # others than WriteBinlog, until their tasks have ended
+        self.queued = 0  # payload bytes that the store has and has not made durable
+        self._finished: deque[tuple[_CallBatch, BaseException | None]] = deque()
+        self._woken = False
+        self._thread = 0  # the loop's
+        self._alone = 0  # calls in a row that found nothing else waiting
+        self._came = deque([time.monotonic()] * _CALM_READS, _CALM_READS)  # when there was something to write
+        self._took = 0.0  # s that a write from here took lately
+        self._later = 0  # payload bytes of `queued` that may wait for others
+        self._later_since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._patterns: WeakKeyDictionary[ClientCalls, _ClientPattern] = WeakKeyDictionary()
+        self._full = False
+
+    def submit(self, lane: ClientCalls, records: list[Record], streams: list[int]) -> None:
+        """Give a connection's calls to the store; `lane.answer` follows when they are durable."""
+        size = 256 * len(records)
+        for record in records:
+            size += len(record.payload)
+        began = time.monotonic()
+        is_calm = self._is_calm(len(records), size, began)
+        here = is_calm or self._is_alone(len(records), size)
+        habit = self._pattern(lane, records, began) if is_calm else None
+        self._thread = get_ident()
+        self.queued += size
+        if habit is not None:
+            self._hold_back(habit, size, began)
+        batch = _CallBatch(lane, streams, size, began, habit)
+        later = habit is not None
+        try:
+            self.ingest.submit(records, partial(self._durable, batch), lane.origin, here=here, later=later)
+        except Exception as error:  # the store is closed or broken: the calls get its error
+            self._durable(batch, error)
+        if self._finished:  # written from within
+            self._answer()
+            self._took = max(self._took, time.monotonic() - began)
+        if habit is not None and habit.held:
+            habit.left = max(habit.left - 1, 0)
+            habit.try_at = began + _TRY_S
+        if self.queued > self.limits.queued and not self._full:
+            self._full = True
+            for other in self.lanes:
+                other.hold(on=True)
+
+    def _is_calm(self, calls: int, size: int, now: float) -> bool:
+        """Whether so little comes that nobody else would wait while this thread writes."""
+        self._took *= 0.95
+        apart_s = max(_CALM_READ_GAP_S, _AT_DISK * self._took)
+        is_calm = now - self._came[0] >= _CALM_READS * apart_s
+        self._came.append(now)
+        return is_calm and calls <= _CALM_MAX_CALLS and size <= _MAX_SMALL_BATCH_BYTES and self.queued == self._later
+
+    def _is_alone(self, calls: int, size: int) -> bool:
+        """Whether a single caller seems to be all there is: nobody else would wait while this thread writes."""
+        sole = self.queued == 0 and calls == 1 and size <= _MAX_SMALL_BATCH_BYTES and self._alone < _ALONE + _HERE
+        self._alone = self._alone + 1 if sole else 0
+        return self._alone > _ALONE
+
+    def _pattern(self, lane: ClientCalls, records: list[Record], now: float) -> _ClientPattern | None:
+        """The client's, if these calls' answers may come later."""
+        habit = self._patterns.get(lane)
+        if habit is None:
+            habit = self._patterns[lane] = _ClientPattern()
+        elif habit.held:
+            habit.left = _PROOFS
+        if (habit.left or now >= habit.try_at) and all(tp != PREWRITE for tp, _, _, _ in records):
+            return habit
+        return None
+
+    def _hold_back(self, habit: _ClientPattern, size: int, now: float) -> None:
+        habit.held += 1
+        if not self._later:
+            self._later_since = now
+        self._later += size
+        if self._timer is None:
+            self._timer = self.loop.call_later(_MAX_ANSWER_DELAY_S, self._flush)
+
+    def _flush(self) -> None:
+        """Nothing came that the calls that may wait would have been written with."""
+        self._timer = None
+        if not self._later:
+            return
+        left_s = self._later_since + _MAX_ANSWER_DELAY_S - time.monotonic()
+        if left_s > 0:
+            self._timer = self.loop.call_later(left_s, self._flush)
+            return
+        self._thread = get_ident()
+        self.ingest.flush()
+        if self._finished:
+            self._answer()
+
+    def _durable(self, batch: _CallBatch, error: BaseException | None) -> None:
+        # The store's writer thread calls this for one batch after the other: wake the loop once for all of them.
+        self._finished.append((batch, error))
+        if not self._woken and get_ident() != self._thread:  # in this thread `submit` or `_flush` answers
+            self._woken = True
+            try:
+                self.loop.call_soon_threadsafe(self._answer)
+            except RuntimeError:  # the loop is closed: nobody is left to answer
+                _log.debug("a batch became durable after the end of the event loop")
+
+    def _answer(self) -> None:
+        self._woken = False
+        touched = set()
+        now = time.monotonic()
+        while self._finished:
+            batch, error = self._finished.popleft()
+            self.queued -= batch.size
+            if batch.later is not None:
+                batch.later.held -= 1
+                self._later -= batch.size
+            batch.lane.answer(batch.streams, error)
+            touched.add(batch.lane)
+            self.ingest.observe(now - batch.began, len(batch.streams), ok=error is None)
+        for lane in touched:
+            lane.flush()
+        if self._full and self.queued <= self.limits.queued // 2:
+            self._full = False
+            for lane in self.lanes:
+                lane.hold(on=False)
+
+    async def run_maintenance(self, every_s: float = 5.0) -> None:
+        """Give up uploads that stand still and close connections that nobody uses, now and then; cancel
+        it to end it.
+        """
+        while True:
+            await asyncio.sleep(every_s)
+            self.clear_out(time.monotonic())
+
+    def clear_out(self, now: float) -> None:
+        """As `keep_house`, once."""
+        for upload in self.uploads.stalled(now - self.limits.stalled_s):
+            upload.owner.reset(upload.stream, CANCEL)
+        for lane in list(self.lanes):
+            lane.clear_out(now)
+
+    @property
+    def full(self) -> bool:
+        """True while the store lags so far behind that connections aren't read."""
+        return self._full
+
+    async def drain(self, timeout_s: float) -> None:
+        """Ask every client to go away, wait until all calls are answered or the time is up, and close."""
+        for lane in list(self.lanes):
+            lane.go_away()
+        deadline = time.monotonic() + timeout_s
+        await asyncio.sleep(0.05)  # calls that crossed the GOAWAY are still served
+        while time.monotonic() < deadline and any(lane.busy for lane in self.lanes):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        for lane in list(self.lanes):
+            lane.close()

@@ -1,0 +1,101 @@
+"""Who has a part in the lane: a connection, who takes in its records, and who answers what isn't WriteBinlog."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from sluice.pump_service.cluster import ClientConnection
+from sluice.pump_service.grpc_fastpath.hpack import Header
+from sluice.pump_service.grpc_fastpath.sender import FlowControlledSender
+from sluice.pump_service.store import Record
+
+
+class RecordIngest(Protocol):
+    """Turns the bytes of a WriteBinlogReq into a record, and takes records in."""
+
+    def admit(self, data: bytes, begin: int = 0, end: int | None = None) -> Record | None:
+        """The record in data[begin:end]; None for a probe, which succeeds without writing. Raises Refused."""
+
+    def usual(self) -> tuple[bytes, int, bool, type[Record]]:
+        """What a request may hold now to be taken without `admit`: how it begins, up to the payload's length, the
+        highest timestamp, whether Prewrites are taken, and what a record is.
+        """
+
+    def connect(self, ip: str) -> ClientConnection:
+        """A connection from that address; to be closed when it is lost."""
+
+    def submit(
+        self,
+        records: Sequence[Record],
+        done: Callable[[BaseException | None], None],
+        origin: ClientConnection | None = None,
+        *,
+        here: bool = False,
+        later: bool = False,
+    ) -> None:
+        """As Store.submit; `origin`: the connection they came over, if that is known."""
+
+    def flush(self) -> None:
+        """As Store.flush."""
+
+    def observe(self, seconds: float, calls: int, *, ok: bool) -> None:
+        """Count `calls` that the store answered together, `seconds` after they came."""
+
+    def refused(self) -> None:
+        """Count a call that never reached the store."""
+
+
+class ClientCalls(Protocol):
+    """A client's connection, as its context and those who answer calls on it see it. In the loop's thread only."""
+
+    @property
+    def origin(self) -> ClientConnection | None:
+        """Whose it is; None over a Unix socket."""
+
+    @property
+    def peer(self) -> str:
+        """The client's address, for logs."""
+
+    @property
+    def host(self) -> str:
+        """The client's address without its port."""
+
+    @property
+    def sender(self) -> FlowControlledSender:
+        """Where frames of an answer go."""
+
+    @property
+    def busy(self) -> bool:
+        """True while calls are open or unanswered."""
+
+    def answer(self, streams: list[int], error: BaseException | None) -> None:
+        """The store's verdict on calls of this connection; `flush` sends the answers."""
+
+    def flush(self) -> None:
+        """Write what is ready."""
+
+    async def sent(self, stream: int) -> None:
+        """Wait until all that was queued on the stream has left for the network. CancelledError if the stream or the
+        connection goes away.
+        """
+
+    def ended(self, stream: int) -> None:
+        """The stream is answered."""
+
+    def hold(self, *, on: bool) -> None:
+        """Stop or go on reading, because the store is full or has room again."""
+
+    def go_away(self) -> None:
+        """Tell the client to open no more calls here."""
+
+    def clear_out(self, now: float) -> None:
+        """Close the connection if nobody uses it."""
+
+    def close(self) -> None:
+        """Close for good."""
+
+
+RpcDispatch = Callable[[ClientCalls, int, Sequence[Header], bytes], "asyncio.Task[None]"]
+"""`bridge(connection, stream, headers, body)` answers a call other than WriteBinlog."""

@@ -1,0 +1,192 @@
+"""The send side of a lane connection: flow-control windows, and streams that have more to send than fits in them.
+
+A WINDOW_UPDATE costs what it lets go: one for a stream touches that stream, one for the connection those that wait for
+nothing else (`_ready`). A new initial window counts at once, but who may send by it is looked for once a read
+(`serve_resized`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from sluice.pump_service import kernel
+from sluice.pump_service.grpc_fastpath.frames import (
+    DATA,
+    DEFAULT_WINDOW,
+    EMPTY_MESSAGE,
+    FLOW_CONTROL_ERROR,
+    MAX_FRAME,
+    MAX_WINDOW,
+    OK_TRAILERS,
+    REPLY_PARTS,
+    REPLY_WINDOW,
+    RESPONSE_HEADERS,
+    Http2ConnectionError,
+    frame,
+    header_frames,
+)
+
+_CREDIT_LIMIT = 4096
+_CREDIT_BYTES, _QUEUE_BYTES = 100, 700
+"""that a stream takes whose window isn't the usual one, and one that has something to send and may not"""
+
+
+class _SendQueue:
+    __slots__ = ("drained", "parts", "trailers")
+
+    def __init__(self) -> None:
+        self.parts: deque[memoryview] = deque()
+        self.trailers: bytes | None = None
+        self.drained: asyncio.Future[None] | None = None
+
+
+class FlowControlledSender:
+    """What may be sent now and what must wait. Frames to write go to `out`; the connection writes and clears it."""
+
+    __slots__ = ("_credit", "_earned", "_queues", "_ready", "_resized", "initial", "out", "window")
+
+    def __init__(self) -> None:
+        self.out: list[bytes] = []
+        self.window = DEFAULT_WINDOW  # of the connection
+        self.initial = DEFAULT_WINDOW  # of a stream, as the peer's SETTINGS say
+        self._credit: dict[int, int] = {}  # WINDOW_UPDATEs minus bytes sent, for streams where that isn't 0
+        self._queues: dict[int, _SendQueue] = {}
+        self._ready: dict[int, None] = {}  # of them those that only the connection's window holds back, in turn
+        self._resized = False
+        self._earned = 0
+
+    @property
+    def kept(self) -> int:
+        """Bytes that are kept for the peer's windows, about."""
+        return _CREDIT_BYTES * len(self._credit) + _QUEUE_BYTES * len(self._queues)
+
+    def pop_earned_updates(self) -> int:
+        """Return how many WINDOW_UPDATEs the peer may send for DATA frames sent since the last call."""
+        earned, self._earned = self._earned, 0
+        return earned
+
+    @property
+    def blocked(self) -> int:
+        """Streams that have something to send and may not."""
+        return len(self._queues)
+
+    def replies(self, streams: list[int]) -> None:
+        """Answer WriteBinlog calls with success."""
+        need = REPLY_WINDOW * len(streams)
+        if self.window >= need and self.initial >= REPLY_WINDOW and not self._queues:
+            self.window -= need
+            self._earned += 2 * len(streams)
+            self.out.append(kernel.replies(streams, REPLY_PARTS))
+            if self._credit:
+                for stream in streams:
+                    self._credit.pop(stream, None)
+            return
+        for stream in streams:
+            self.out.append(header_frames(stream, RESPONSE_HEADERS, end_stream=False))
+            self.queue(stream, EMPTY_MESSAGE)
+            self.finish(stream, header_frames(stream, OK_TRAILERS, end_stream=True))
+
+    def queue(self, stream: int, data: bytes | memoryview) -> None:
+        """Send `data` on a stream whose HEADERS are out, as its windows allow."""
+        queue = self._queues.get(stream)
+        if queue is None:
+            queue = self._queues[stream] = _SendQueue()
+        queue.parts.append(memoryview(data))
+        self._push(stream, queue)
+
+    def finish(self, stream: int, trailers: bytes) -> None:
+        """End the stream behind what it still has to send."""
+        queue = self._queues.get(stream)
+        if queue is None:
+            self._credit.pop(stream, None)
+            self.out.append(trailers)
+            return
+        queue.trailers = trailers
+        self._push(stream, queue)
+
+    async def drained(self, stream: int) -> None:
+        """Wait until everything queued on the stream is sent; CancelledError if the stream goes away."""
+        queue = self._queues.get(stream)
+        if queue is not None:
+            queue.drained = asyncio.get_running_loop().create_future()
+            await queue.drained
+
+    def forget(self, stream: int) -> None:
+        """The peer reset the stream: drop what it had to send."""
+        self._credit.pop(stream, None)
+        self._ready.pop(stream, None)
+        queue = self._queues.pop(stream, None)
+        if queue is not None and queue.drained is not None and not queue.drained.done():
+            queue.drained.cancel()
+
+    def drop_all(self) -> None:
+        """The connection is gone."""
+        for stream in list(self._queues):
+            self.forget(stream)
+
+    def window_update(self, stream: int, increment: int) -> None:
+        """A WINDOW_UPDATE of the peer. ConnectionFault if a window would pass 2^31 - 1."""
+        if stream == 0:
+            self.window += increment
+            if self.window > MAX_WINDOW:
+                raise Http2ConnectionError(FLOW_CONTROL_ERROR, "the connection's window passes 2^31-1")
+            self._serve_ready()
+            return
+        if len(self._credit) > _CREDIT_LIMIT:  # updates that crossed the last answer of their stream
+            self._credit = {k: v for k, v in self._credit.items() if k in self._queues}
+        credit = self._credit.get(stream, 0) + increment
+        if self.initial + credit > MAX_WINDOW:
+            raise Http2ConnectionError(FLOW_CONTROL_ERROR, f"the window of stream {stream} passes 2^31-1")
+        self._credit[stream] = credit
+        if stream in self._queues:
+            self._push(stream, self._queues[stream])
+
+    def initial_window(self, size: int) -> None:
+        """The peer's SETTINGS_INITIAL_WINDOW_SIZE: moves the window of every stream, also below zero."""
+        if size > MAX_WINDOW:
+            raise Http2ConnectionError(FLOW_CONTROL_ERROR, f"an initial window of {size} bytes")
+        self.initial = size
+        self._resized = True
+
+    def serve_resized(self) -> None:
+        """Send what a new initial window allows."""
+        if not self._resized:
+            return
+        self._resized = False
+        self._ready = {s: None for s in self._queues if self.initial + self._credit.get(s, 0) > 0}
+        self._serve_ready()
+
+    def _serve_ready(self) -> None:
+        while self._ready and self.window > 0:
+            stream = next(iter(self._ready))
+            del self._ready[stream]  # to the end of the line, if there is more
+            queue = self._queues.get(stream)
+            if queue is not None:
+                self._push(stream, queue)
+
+    def _push(self, stream: int, queue: _SendQueue) -> None:
+        while queue.parts:
+            part = queue.parts[0]
+            own = self.initial + self._credit.get(stream, 0)
+            room = min(self.window, own, MAX_FRAME)
+            if room <= 0:
+                if own > 0:
+                    self._ready[stream] = None
+                return
+            now = part[:room]
+            self.out.append(frame(DATA, 0, stream, now))
+            self.window -= len(now)
+            self._earned += 2  # one for the stream, one for the connection
+            self._credit[stream] = self._credit.get(stream, 0) - len(now)
+            if len(now) == len(part):
+                queue.parts.popleft()
+            else:
+                queue.parts[0] = part[room:]
+        if queue.drained is not None and not queue.drained.done():
+            queue.drained.set_result(None)
+        del self._queues[stream]
+        self._ready.pop(stream, None)
+        if queue.trailers is not None:
+            self._credit.pop(stream, None)
+            self.out.append(queue.trailers)

@@ -1,0 +1,7 @@
+"""The pump's one address: takes connections, says how many there may be, and gives each to what speaks its protocol."""
+
+from sluice.pump_service.listener.descriptors import max_connection_descriptors, raise_nofile_limit
+from sluice.pump_service.listener.port import Listener
+from sluice.pump_service.listener.tls import client_tls, server_context
+
+__all__ = ["Listener", "client_tls", "max_connection_descriptors", "raise_nofile_limit", "server_context"]

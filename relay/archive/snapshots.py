@@ -1,0 +1,412 @@
+"""Bases: all tables as of one timestamp.
+
+    <archive>/bases/<ts>-<token>/making.json           while it is being made: {"job", "refers_to": [id, …], "made_ms"}
+    <archive>/bases/<ts>-<token>/<table id>/…parquet   rows, in the form of whoever made it
+    <archive>/bases/<ts>-<token>/base.json             the manifest, created last: without it there is no base
+
+A file that a manifest names may lie in the folder of an older base: a table without changes since is referred to. So
+the files of a base that is forgotten stay as long as another one, or one that is being made, refers to them.
+
+Tables and databases are opaque JSON here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import google_crc32c
+
+from sluice.relay.checksummed import decode_checksummed, encode_checksummed
+from sluice.relay.errors import RelayCorruptError, RelayError
+from sluice.relay.storage import Storage
+from sluice.tidb.table_name import full_name
+
+__all__ = ["ArchiveSnapshot", "PendingSnapshot", "SnapshotFile", "SnapshotStore", "SnapshotTable", "snapshot_id"]
+
+FORMAT = 1
+_FOLDER = "bases"
+_MANIFEST, _PENDING = "base.json", "making.json"
+_REMOVED_KEY = "gone_ms"
+_TOMBSTONE_TTL_MS = 30 * 86_400_000
+_LAG_MS = 600_000
+"""Where lists may lag they know by then of every base that was begun before another one was forgotten."""
+_ID = re.compile(r"(\d{1,20})-([0-9a-z]{1,40})\Z")
+_WAY_OUT = "restore the file from a copy, or forget the base (`sluice base forget`) and make another one"
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFile:
+    """A Parquet file: `path` relative to the archive's root, `bytes` and `crc32c` of the whole file, `row_bytes` of the
+    rows in memory. `computed`: the stored generated columns that it holds; files of older versions hold none.
+    """
+
+    path: str
+    rows: int
+    bytes: int
+    crc32c: int
+    row_bytes: int
+    computed: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        document = asdict(self)
+        computed = document.pop("computed")
+        return document | ({"computed": list(computed)} if computed else {})
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> SnapshotFile:
+        """The inverse of `to_json`. Raises ValueError."""
+        try:
+            made = cls(**{**document, "computed": tuple(document.get("computed", ()))})
+        except TypeError as error:
+            raise ValueError(f"no file of a base: {error}") from None
+        kinds = dict.fromkeys(cls.__slots__, int) | {"path": str, "computed": tuple}
+        for name, kind in kinds.items():
+            if type(getattr(made, name)) is not kind:
+                raise ValueError(f"field {name} of a base's file is {getattr(made, name)!r}")
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTable:
+    """A table, view or sequence: its names, its definition as its maker wrote it (JSON), its rows, in no order."""
+
+    schema: str
+    name: str
+    table: Mapping[str, Any]
+    files: tuple[SnapshotFile, ...] = ()
+
+    @property
+    def full_name(self) -> str:
+        """`schema.table` upstream."""
+        return full_name(self.schema, self.name)
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    def holds(self, column: str) -> bool:
+        """Return whether each of its files holds this stored generated column; one without rows lacks nothing."""
+        return all(column in file.computed for file in self.files)
+
+    @property
+    def file_bytes(self) -> int:
+        """Of its files."""
+        return sum(file.bytes for file in self.files)
+
+    @property
+    def row_bytes(self) -> int:
+        """Of its rows in memory."""
+        return sum(file.row_bytes for file in self.files)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        return {
+            "schema": self.schema, "name": self.name, "table": dict(self.table),
+            "files": [file.to_json() for file in self.files],
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> SnapshotTable:
+        """The inverse of `to_json`. Raises ValueError."""
+        try:
+            files = tuple(map(SnapshotFile.from_json, document["files"]))
+            return cls(str(document["schema"]), str(document["name"]), dict(document["table"]), files)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no table of a base: {error!r}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveSnapshot:
+    """All tables as of `ts` (TSO): every transaction through it is inside, none after. `schemas` are the databases as
+    their maker wrote them (JSON), `made_from` says for people what it was made from, `made_ms` is a Unix time.
+    """
+
+    id: str
+    ts: int
+    schema_version: int
+    cluster_id: int
+    made_ms: int
+    made_from: str
+    schemas: tuple[Mapping[str, Any], ...] = ()
+    tables: tuple[SnapshotTable, ...] = ()
+
+    @property
+    def path(self) -> str:
+        """Of its manifest, in the archive."""
+        return f"{_FOLDER}/{self.id}/{_MANIFEST}"
+
+    @property
+    def rows(self) -> int:
+        return sum(table.rows for table in self.tables)
+
+    @property
+    def file_bytes(self) -> int:
+        """Of all files that it names, wherever they lie."""
+        return sum(table.file_bytes for table in self.tables)
+
+    @property
+    def row_bytes(self) -> int:
+        """Of its rows in memory."""
+        return sum(table.row_bytes for table in self.tables)
+
+    @property
+    def refers_to(self) -> tuple[str, ...]:
+        """The ids of older bases in whose folders files of this one lie."""
+        folders = {file.path.split("/")[1] for table in self.tables for file in table.files}
+        return tuple(sorted(folders - {self.id}))
+
+    def table(self, schema: str, name: str) -> SnapshotTable | None:
+        """The table of that name, None if there is none."""
+        return next((one for one in self.tables if (one.schema, one.name) == (schema, name)), None)
+
+    def to_json(self) -> bytes:
+        """The manifest as its file has it."""
+        record: dict[str, Any] = {"format": FORMAT}
+        record |= {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        record["schemas"] = [dict(schema) for schema in self.schemas]
+        record["tables"] = [table.to_json() for table in self.tables]
+        return encode_checksummed(record)
+
+    @classmethod
+    def from_json(cls, data: bytes) -> ArchiveSnapshot:
+        """Parse a manifest. Strict: raises ValueError on a wrong checksum, format, field or type."""
+        raw = decode_checksummed(data, FORMAT)
+        if set(raw) != {spec.name for spec in fields(cls)}:
+            raise ValueError(f"the manifest has the fields {sorted(raw)}")
+        for name in ("ts", "schema_version", "cluster_id", "made_ms"):
+            if type(raw[name]) is not int:
+                raise ValueError(f"field {name} is {raw[name]!r}, expected an int")
+        raw["schemas"] = tuple(raw["schemas"])
+        raw["tables"] = tuple(map(SnapshotTable.from_json, raw["tables"]))
+        return cls(**raw)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingSnapshot:
+    """A base that isn't made yet: the job that makes it, the older bases whose files it may name."""
+
+    job: str
+    refers_to: tuple[str, ...] = ()
+    made_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+
+    def to_json(self) -> bytes:
+        """The file's content."""
+        return encode_checksummed(
+            {"format": FORMAT, "job": self.job, "refers_to": list(self.refers_to), "made_ms": self.made_ms}
+        )
+
+    @classmethod
+    def from_json(cls, data: bytes) -> PendingSnapshot:
+        """The inverse of `to_json`. Raises ValueError."""
+        raw = decode_checksummed(data, FORMAT)
+        try:
+            return cls(str(raw["job"]), tuple(raw["refers_to"]), int(raw["made_ms"]))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no note of a base that is being made: {error!r}") from None
+
+
+def ts_of_snapshot(name: str) -> int:
+    """The timestamp (TSO) in a base's name."""
+    return int(name.partition("-")[0])
+
+
+def snapshot_id(ts: int, token: str) -> str:
+    """The name of a base as of `ts` (TSO); `token` (digits and lower case letters) tells it from others. Names sort by
+    timestamp.
+    """
+    return f"{ts:020d}-{token}"
+
+
+class SnapshotStore:
+    """The bases of an archive. Every method may raise RelayCorruptError, which names the file, and OSError."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    # Reading
+
+    def ids(self) -> list[str]:
+        """The names of the folders, by timestamp: of bases, of those that are being made, of what is left of others."""
+        return [name for name in self._storage.names(_FOLDER) if _ID.match(name)]
+
+    def all(self) -> list[ArchiveSnapshot]:
+        """Every base, by timestamp."""
+        return [base for name in self.ids() if (base := self.find(name)) is not None]
+
+    def find(self, name: str) -> ArchiveSnapshot | None:
+        """The base with that id, None if there is none, or none yet."""
+        found = self._manifest(name)
+        return found if isinstance(found, ArchiveSnapshot) else None
+
+    def text(self, name: str) -> bytes | None:
+        """A base's manifest as its file says it; None if there is none, or none yet."""
+        try:
+            return self._storage.read(f"{_FOLDER}/{name}/{_MANIFEST}")
+        except FileNotFoundError:
+            return None
+
+    def get(self, name: str) -> ArchiveSnapshot:
+        """The base with that id. Raises RelayError if there is none."""
+        found = self.find(name)
+        if found is None:
+            raise RelayError(
+                f"{self._storage.url}/{_FOLDER}: there is no base {name}", way_out="`sluice base list` names them"
+            )
+        return found
+
+    def latest(self, at_or_before_ts: int) -> ArchiveSnapshot | None:
+        """The youngest base as of that moment (TSO) or one before, None if there is none."""
+        for name in reversed(self.ids()):
+            if ts_of_snapshot(name) <= at_or_before_ts and (base := self.find(name)) is not None:
+                return base
+        return None
+
+    def content(self, file: SnapshotFile) -> bytes:
+        """A file, whole; length and CRC-32C are checked."""
+        where = f"{self._storage.url}/{file.path}"
+        try:
+            data = self._storage.read(file.path)
+        except FileNotFoundError:
+            raise RelayCorruptError(f"{where}: the file is missing", way_out=_WAY_OUT) from None
+        if len(data) != file.bytes:
+            raise RelayCorruptError(f"{where}: {len(data)} bytes, the manifest says {file.bytes}", way_out=_WAY_OUT)
+        crc = google_crc32c.value(data)
+        if crc != file.crc32c:
+            raise RelayCorruptError(
+                f"{where}: CRC-32C {crc:#010x}, the manifest says {file.crc32c:#010x}", way_out=_WAY_OUT
+            )
+        return data
+
+    # Making
+
+    def begin(self, name: str, making: PendingSnapshot) -> list[str]:
+        """Note that a base is being made; of the bases that it may refer to those whose files are there, and stay as
+        long as the note does. Raises RelayError if it was forgotten.
+        """
+        before = self.pending(name)
+        held = set(before.refers_to) if before is not None else set()
+        if before is None or not held.issuperset(making.refers_to):
+            self._storage.replace(f"{_FOLDER}/{name}/{_PENDING}", making.to_json())
+        if isinstance(self._manifest(name), _Tombstone):
+            raise self._forgotten_error(name)
+        return [older for older in making.refers_to if older in held or self.find(older) is not None]
+
+    def pending(self, name: str) -> PendingSnapshot | None:
+        """What is noted of a base that is being made, None if nothing is."""
+        found: PendingSnapshot | None = self._parsed(name, _PENDING, PendingSnapshot.from_json)
+        return found
+
+    def publish(self, base: ArchiveSnapshot) -> ArchiveSnapshot:
+        """Have the base, whose files are durable; the one that is there, if another process was first. What else lies
+        in its folder goes. Raises RelayError if it was forgotten.
+        """
+        with contextlib.suppress(FileExistsError):
+            self._storage.create(base.path, base.to_json())
+        found = self._manifest(base.id)
+        if not isinstance(found, ArchiveSnapshot):
+            raise self._forgotten_error(base.id)
+        self._remove(f"{_FOLDER}/{base.id}", {found.path, *_paths(found)})
+        return found
+
+    # Forgetting
+
+    def forget(self, name: str) -> None:
+        """Have the base no longer, and remove its files, but for those that others refer to: these go with the last
+        one. If it is being made it never will be.
+
+        A short note stays in the manifest's place for a month: who wakes up in the middle of making this base finds it
+        there, and can't publish what is removed.
+        """
+        forgotten = encode_checksummed({"format": FORMAT, _REMOVED_KEY: time.time_ns() // 1_000_000})
+        self._storage.replace(f"{_FOLDER}/{name}/{_MANIFEST}", forgotten)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Remove what is left of bases that were forgotten, unless others refer to it. Nothing is removed while a
+        manifest can't be read.
+        """
+        gone: dict[str, _Tombstone] = {}
+        kept: set[str] = set()
+        held: set[str] = set()
+        for name in self.ids():
+            # The note first: when it goes the manifest is there.
+            note, found = self.pending(name), self._manifest(name)
+            if isinstance(found, _Tombstone):
+                gone[name] = found
+            elif found is not None:
+                kept.update(_paths(found))
+            elif note is not None:
+                held.update(note.refers_to)
+        young = {name for name in gone if self._storage.lists_may_lag and gone[name].age_ms < _LAG_MS}
+        for name in gone.keys() - held - young:
+            manifest = f"{_FOLDER}/{name}/{_MANIFEST}"
+            if not self._remove(f"{_FOLDER}/{name}", {manifest, *kept}) and gone[name].is_old:
+                self._storage.remove(manifest)
+                self._storage.remove_empty_directory(f"{_FOLDER}/{name}")
+
+    def _remove(self, folder: str, kept: set[str]) -> int:
+        """Remove a folder's files but for those; how many of these there are, the manifest aside."""
+        left = 0
+        files = self._storage.sizes(folder)
+        for name in self._storage.names(folder):
+            path = f"{folder}/{name}"
+            if name not in files:
+                left += self._remove(path, kept)
+            elif path not in kept:
+                self._storage.remove(path)
+            else:
+                left += name != _MANIFEST
+        self._storage.sweep(folder, 0.0)
+        self._storage.remove_empty_directory(folder)
+        return left
+
+    def _forgotten_error(self, name: str) -> RelayError:
+        return RelayError(
+            f"{self._storage.url}/{_FOLDER}/{name}: the base was forgotten while it was being made",
+            way_out="make another one: `sluice base make`",
+        )
+
+    def _manifest(self, name: str) -> ArchiveSnapshot | _Tombstone | None:
+        found: ArchiveSnapshot | _Tombstone | None = self._parsed(name, _MANIFEST, _parse_manifest)
+        return found
+
+    def _parsed(self, name: str, file: str, parse: Callable[[bytes], Any]) -> Any:
+        path = f"{_FOLDER}/{name}/{file}"
+        try:
+            return parse(self._storage.read(path))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise RelayCorruptError(f"{self._storage.url}/{path}: {error}", way_out=_WAY_OUT) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Tombstone:
+    """What stands in the place of a forgotten base's manifest."""
+
+    gone_ms: int
+
+    @property
+    def age_ms(self) -> int:
+        """How long ago it was forgotten, by this machine's clock."""
+        return time.time_ns() // 1_000_000 - self.gone_ms
+
+    @property
+    def is_old(self) -> bool:
+        """Whether nobody can be making that base any more."""
+        return self.age_ms > _TOMBSTONE_TTL_MS
+
+
+def _parse_manifest(data: bytes) -> ArchiveSnapshot | _Tombstone:
+    raw = decode_checksummed(data, FORMAT)
+    return _Tombstone(raw[_REMOVED_KEY]) if set(raw) == {_REMOVED_KEY} else ArchiveSnapshot.from_json(data)
+
+
+def _paths(base: ArchiveSnapshot) -> Iterator[str]:
+    return (file.path for table in base.tables for file in table.files)

@@ -1,0 +1,120 @@
+"""Which landed windows become one archived window: neighbours of which preparing makes the same, together or singly.
+So idle ones cost nothing, and rows are compressed together.
+
+A record's tables are as of its window's beginning, and its DDL says what becomes of them. So windows can be one as long
+as each one's tables are what those before have left behind; one that says otherwise begins another archived window. A
+window stays alone if it names DDL before it that its rows don't know of (`moved`), indexes that are enforced no longer
+(`relaxed`), or rows of tables truncated before: what these mean depends on where a window begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sluice.relay.window import WindowRecord
+
+__all__ = ["MergeLimits", "merge_groups", "merge_windows", "tables_at"]
+
+
+@dataclass(frozen=True, slots=True)
+class MergeLimits:
+    """How much one archived window holds if it has been several, and how much is in memory at a time."""
+
+    changes: int = 200_000
+    bytes: int = 64 * 2**20
+    """Of the rows, as TiDB wrote them."""
+    joins: bool = True
+    """Whether windows become one at all."""
+
+
+@dataclass(slots=True)
+class _MergeGroup:
+    """Windows that become one, and what they leave behind of tables: by id, None for one that is gone."""
+
+    windows: list[WindowRecord]
+    tables: dict[str, Any] = field(default_factory=dict)
+    changes: int = 0
+    bytes: int = 0
+
+    def takes(self, window: WindowRecord, limits: MergeLimits) -> bool:
+        last = self.windows[-1]
+        fits = self.changes + window.changes <= limits.changes and self.bytes + _bytes(window) <= limits.bytes
+        return (
+            limits.joins
+            and fits
+            and _can_merge(last)
+            and _can_merge(window)
+            and last.cluster_id == window.cluster_id
+            and (bool(window.ddls) or last.schema_version == window.schema_version)
+            and all(self.tables[i] == table for i, table in window.tables.items() if i in self.tables)
+        )
+
+    def add(self, window: WindowRecord) -> None:
+        self.tables.update(window.tables)
+        for ddl in window.ddls:
+            self.tables.update(_tables_after(ddl))
+        self.changes += window.changes
+        self.bytes += _bytes(window)
+
+
+def merge_groups(windows: Iterable[WindowRecord], limits: MergeLimits) -> Iterator[list[WindowRecord]]:
+    """Windows, given as a chain, in stretches of which each becomes one."""
+    run: _MergeGroup | None = None
+    for window in windows:
+        if run is not None and run.takes(window, limits):
+            run.windows.append(window)
+        else:
+            if run is not None:
+                yield run.windows
+            run = _MergeGroup([window])
+        run.add(window)
+    if run is not None:
+        yield run.windows
+
+
+def _bytes(window: WindowRecord) -> int:
+    return sum(part.bytes for part in window.parts)
+
+
+def tables_at(window: WindowRecord, ts: int) -> dict[str, Any]:
+    """The tables of a window as they are once everything through `ts` (TSO) is committed, by id as in its record."""
+    tables = dict(window.tables)
+    for ddl in window.ddls:
+        if ddl["commit_ts"] <= ts:
+            tables |= _tables_after(ddl)
+    return tables
+
+
+def _tables_after(ddl: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The tables that a DDL changes as they are then, by id; None for one that is gone."""
+    found: Mapping[str, Any] = (ddl.get("effect") or {}).get("tables") or {}
+    return found
+
+
+def _can_merge(window: WindowRecord) -> bool:
+    return not (window.moved or window.relaxed or window.truncated_tables)
+
+
+def merge_windows(run: Sequence[WindowRecord]) -> WindowRecord:
+    """The record of a stretch that `merge_groups` gave, without parts."""
+    first, last = run[0], run[-1]
+    tables: dict[str, Any] = {}
+    changed: set[str] = set()
+    for window in run:
+        tables |= {i: table for i, table in window.tables.items() if i not in changed and i not in tables}
+        changed |= {i for ddl in window.ddls for i in _tables_after(ddl)}
+    return replace(
+        first,
+        hi=last.hi,
+        landed_ms=last.landed_ms,
+        transactions=sum(window.transactions for window in run),
+        changes=sum(window.changes for window in run),
+        schema_version=last.schema_version,
+        parts=(),
+        tables=tables,
+        ddls=tuple(ddl for window in run for ddl in window.ddls),
+        timings_ms={},
+        skipped=tuple(entry for window in run for entry in window.skipped),
+    )

@@ -1,0 +1,47 @@
+"""What a process does beside a job: a thread that looks now and then, as long as the job's work lasts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from sluice.relay.jobs.lease import JobRun
+
+__all__ = ["run_every", "stop_on_orders"]
+
+_ORDER_POLL_INTERVAL_S = 0.2
+
+
+@contextmanager
+def run_every(look: Callable[[], bool], every_s: float, name: str) -> Iterator[None]:
+    """Call `look` in a thread of its own, `name`, every so many seconds, as long as the context lasts or until it is
+    true.
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(every_s):
+            if look():
+                return
+
+    thread = threading.Thread(target=watch, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextmanager
+def stop_on_orders(run: JobRun, stop: threading.Event) -> Iterator[None]:
+    """Have `stop` set once somebody orders the job to pause or to be cancelled, or another process runs it."""
+
+    def heard() -> bool:
+        if run.order is not None or run.is_lost:
+            stop.set()
+        return stop.is_set()
+
+    with run_every(heard, _ORDER_POLL_INTERVAL_S, "job orders"):
+        yield

@@ -1,0 +1,152 @@
+"""A job's files, by name; what they mean stands with each kind of document.
+
+<url>/jobs/<id>/spec.json             what was asked for
+<url>/jobs/<id>/plan.json             what is done for it, made once, in the kind's own terms
+<url>/jobs/<id>/state/<number>.json   what has become of it; the newest counts: `sluice.relay.jobs.state_log`
+<url>/jobs/<id>/progress/<run>/…      how far it is: `sluice.relay.jobs.progress`
+<url>/jobs/<id>/result.json           how it ended, or why it failed; stays
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sluice.relay.errors import RelayCorruptError
+from sluice.relay.format_version import NewerFormatError, parse_json
+from sluice.relay.jobs.open_jobs import OpenJobs
+from sluice.relay.jobs.progress import JobProgress, TableProgress, WorkerProgress, base_text, parse_base
+from sluice.relay.jobs.spec import JobSpec
+from sluice.relay.jobs.state_log import DONE, FAILED, FINAL_STATES, PLANNED, StateEntry, open_history
+from sluice.relay.storage import Storage
+from sluice.relay.versioned_document import VersionedDocument
+
+__all__ = ["JobFiles"]
+
+_TOTALS_FILE = "base.json"
+
+
+class JobFiles:
+    """The files of one job."""
+
+    def __init__(self, storage: Storage, spec: JobSpec, register: VersionedDocument[OpenJobs]) -> None:
+        self._storage = storage
+        self._register = register
+        self.spec = spec
+        self.id = spec.id
+        self.history = open_history(storage, spec.id, self._first)
+
+    @property
+    def url(self) -> str:
+        """Where the files are."""
+        return f"{self._storage.url}/jobs/{self.id}"
+
+    def path(self, name: str) -> str:
+        """A file's place in the relay log's storage."""
+        return f"jobs/{self.id}/{name}"
+
+    def write_spec(self) -> None:
+        """Have the specification in a file of its own."""
+        with contextlib.suppress(FileExistsError):
+            self._storage.create(self.path("spec.json"), _text(self.spec.to_json()))
+
+    def plan(self) -> dict[str, Any] | None:
+        """The plan, None if none was kept yet."""
+        return self._read("plan.json")
+
+    def save_plan(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        """Keep the plan; the one that is kept, which is another process's if that was first."""
+        with contextlib.suppress(FileExistsError):
+            self._storage.create(self.path("plan.json"), _text(plan))
+        found = self.plan()
+        assert found is not None
+        return found
+
+    def result(self) -> dict[str, Any] | None:
+        """What `settle` wrote last, None if the job hasn't ended."""
+        return self._read("result.json")
+
+    def settle(self, entry: StateEntry) -> None:
+        """After an entry was made: write down how the job ended, and let go of what it touched if it is over."""
+        if entry.state in (*FINAL_STATES, FAILED):
+            document = {
+                "state": entry.state, "by": entry.by, "made_ms": entry.made_ms, "said": entry.said,
+                "way_out": entry.way_out, "result": entry.result,
+            }  # fmt: skip
+            self._storage.replace(self.path("result.json"), _text(document))
+        if entry.state in FINAL_STATES:
+            self.write_spec()
+            self._register.change(lambda jobs: jobs.without(self.id))
+
+    # Progress
+
+    def write_totals(self, run: int, tables: Mapping[str, TableProgress]) -> None:
+        """What a run begins with."""
+        self._storage.replace(self.path(f"progress/{run}/{_TOTALS_FILE}"), base_text(tables))
+
+    def write_member(self, run: int, member: WorkerProgress) -> None:
+        """What a process says."""
+        self._storage.replace(self.path(f"progress/{run}/{member.runner.token}.json"), member.to_json())
+
+    def members(self, run: int) -> list[WorkerProgress]:
+        """What the processes of a run said last. Raises RelayCorruptError, OSError."""
+        folder = self.path(f"progress/{run}")
+        return [
+            self._parsed(f"{folder}/{name}", WorkerProgress.from_json)
+            for name in self._storage.names(folder)
+            if name != _TOTALS_FILE
+        ]
+
+    def progress(self, run: int) -> JobProgress:
+        """How far a run is. Raises RelayCorruptError, OSError."""
+        try:
+            base = self._parsed(self.path(f"progress/{run}/{_TOTALS_FILE}"), parse_base)
+        except FileNotFoundError:
+            base = {}
+        return JobProgress.from_members(base, self.members(run))
+
+    # Inside
+
+    def _first(self) -> StateEntry:
+        """A job of a former version has no entries: it is over if it has a result."""
+        found = self.result()
+        former = found is not None and "state" not in found
+        return StateEntry(
+            DONE if former else PLANNED, self.spec.by, self.spec.made_ms, result=found if former else None
+        )
+
+    def remove(self) -> None:
+        """Remove the job's files, the specification last."""
+        self._remove(f"jobs/{self.id}", last="spec.json")
+
+    def _remove(self, folder: str, last: str = "") -> None:
+        files = self._storage.sizes(folder)
+        for name in self._storage.names(folder):
+            if name not in files:
+                self._remove(f"{folder}/{name}")
+        for name in sorted(files, key=lambda name: name == last):
+            self._storage.remove(f"{folder}/{name}")
+        self._storage.remove_empty_directory(folder)
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = self._parsed(self.path(name), lambda data: parse_json(data, "the document"))
+        except FileNotFoundError:
+            return None
+        return found
+
+    def _parsed(self, path: str, parse: Any) -> Any:
+        try:
+            return parse(self._storage.read(path))
+        except NewerFormatError as error:
+            raise error.at(f"{self._storage.url}/{path}") from None
+        except ValueError as error:
+            raise RelayCorruptError(
+                f"{self._storage.url}/{path}: {error}", way_out="restore the file from a copy"
+            ) from None
+
+
+def _text(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, ensure_ascii=False).encode() + b"\n"

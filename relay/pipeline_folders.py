@@ -1,0 +1,111 @@
+"""Several pipelines may read one relay log: what is each one's own has a place of its own in it.
+
+    <url>/pipelines/<name>/…       downstream.json, stop.json, failures, control, decisions, appointments of one
+
+A pipeline without a name has them beside the windows, as there was only one once. One that got its name later keeps
+them there: it is known by the downstream that is written down there.
+"""
+
+from __future__ import annotations
+
+import pyarrow
+
+from sluice.relay.errors import RelayError
+from sluice.relay.ownership import Ownership
+from sluice.relay.storage import ByteWriter, Storage
+from sluice.relay.url import folder_of
+
+__all__ = ["FOLDER", "SubStorage", "folder_of_pipeline", "pipeline_names"]
+
+FOLDER = "pipelines"
+_OWNED = "downstream.json"
+
+
+class SubStorage:
+    """A folder of a storage, as a storage."""
+
+    def __init__(self, storage: Storage, folder: str) -> None:
+        self.url = folder_of(storage.url, folder)
+        self._storage = storage
+        self._folder = folder
+
+    @property
+    def lists_may_lag(self) -> bool:
+        return self._storage.lists_may_lag
+
+    @property
+    def is_remote(self) -> bool:
+        return self._storage.is_remote
+
+    def new_file(self, path: str) -> ByteWriter:
+        return self._storage.new_file(self._path_of(path))
+
+    def new_whole_file(self, path: str) -> ByteWriter:
+        return self._storage.new_whole_file(self._path_of(path))
+
+    def new_temp_file(self, path: str) -> ByteWriter:
+        return self._storage.new_temp_file(self._path_of(path))
+
+    def create(self, path: str, data: bytes) -> None:
+        self._storage.create(self._path_of(path), data)
+
+    def replace(self, path: str, data: bytes) -> None:
+        self._storage.replace(self._path_of(path), data)
+
+    def read(self, path: str) -> bytes:
+        return self._storage.read(self._path_of(path))
+
+    def open(self, path: str) -> pyarrow.NativeFile:
+        return self._storage.open(self._path_of(path))
+
+    def names(self, path: str) -> list[str]:
+        return self._storage.names(self._path_of(path))
+
+    def sizes(self, path: str) -> dict[str, int]:
+        return self._storage.sizes(self._path_of(path))
+
+    def remove(self, path: str) -> None:
+        self._storage.remove(self._path_of(path))
+
+    def remove_empty_directory(self, path: str) -> None:
+        self._storage.remove_empty_directory(self._path_of(path))
+
+    def sweep(self, path: str, older_than_s: float) -> int:
+        return self._storage.sweep(self._path_of(path), older_than_s)
+
+    def _path_of(self, path: str) -> str:
+        return f"{self._folder}/{path}" if path else self._folder
+
+
+def folder_of_pipeline(storage: Storage, name: str, downstream: str) -> str:
+    """By which name the pipeline that writes to `downstream` has its own things in the relay log: `name`, or "" for
+    beside the windows. Raises RelayError if it has no name, and they are another one's there, OSError.
+    """
+    others = storage.names(FOLDER)
+    if not name and not others:
+        return ""
+    try:
+        owned = Ownership.from_json(storage.read(_OWNED)).downstream
+    except (FileNotFoundError, ValueError):  # who reads it for what it says tells what is wrong with it
+        owned = ""
+    if owned == downstream:
+        return ""
+    if name:
+        return name
+    raise RelayError(
+        f"{storage.url}: the pipelines {', '.join(others)} read this relay log, and one that writes to {downstream},"
+        " without a name, can't be told from them",
+        way_out="name it as its file in $SLUICE_PIPELINES is (`--pipeline`), or with [relay] pipeline",
+    )
+
+
+def pipeline_names(storage: Storage) -> list[str]:
+    """The names of the pipelines that have something of their own in the relay log; "" is the one beside the windows,
+    and comes first. Raises OSError.
+    """
+    try:
+        storage.read(_OWNED)
+        beside = [""]
+    except FileNotFoundError:
+        beside = []
+    return beside + storage.names(FOLDER)

@@ -1,0 +1,191 @@
+"""What is known of tables being equal on both sides, kept among the pipeline's own things of the relay log:
+
+verified/last/<number>.json         every table's last verification, in one document; the newest counts
+verified/runs/<at_ms>-<job>.json    a run with its tables, the newest so many
+verified/look.json                  whether continuous verification gets on
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Self
+
+from sluice.relay.errors import RelayError
+from sluice.relay.log import RelayLog
+from sluice.relay.versioned_document import DocumentFormat, VersionedDocument
+
+__all__ = [
+    "ARCHIVE",
+    "CONTINUOUS",
+    "UPSTREAM",
+    "TableVerified",
+    "VerificationMethod",
+    "Verifications",
+    "VerifiedRun",
+    "VerifierStatus",
+]
+
+VerificationMethod = Literal["upstream", "archive", "continuous"]
+UPSTREAM: VerificationMethod = "upstream"
+ARCHIVE: VerificationMethod = "archive"
+CONTINUOUS: VerificationMethod = "continuous"
+"""With what the downstream was compared: TiDB at the checkpoint, base and archive, or some keys by and by."""
+
+_LAST_FOLDER, _RUNS_FOLDER, _LIVENESS_FILE = "verified/last", "verified/runs", "verified/look.json"
+_NAME = re.compile(r"(\d{14})-[A-Za-z0-9_-]+\.json\Z")
+_MAX_VERSIONS = 8
+MAX_RUNS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class TableVerified:
+    """A table at a verification. `name`: `schema.table` upstream; `ts` (TSO): the checkpoint at which both sides were
+    read; `at_ms`: when that was done, Unix ms; `rows`, `bytes`: what was compared; `differences`: how many rows differ;
+    `job`: its id. `problem`: why it could not be compared, "" if it was.
+    """
+
+    name: str
+    ts: int
+    at_ms: int
+    rows: int
+    bytes: int
+    differences: int
+    how: VerificationMethod
+    job: str
+    problem: str = ""
+
+    @property
+    def equal(self) -> bool:
+        """Whether it was compared and no row differs."""
+        return not (self.differences or self.problem)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`. Raises TypeError."""
+        return cls(**document)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedRun:
+    """A verification. `state`: as in `sluice.relay.jobs.STATES`; see `TableVerified` for the rest."""
+
+    job: str
+    ts: int
+    at_ms: int
+    seconds: float
+    how: VerificationMethod
+    tables: tuple[TableVerified, ...] = field(default=())
+    state: str = "done"
+
+    @property
+    def differences(self) -> int:
+        """How many rows differ in all tables."""
+        return sum(table.differences for table in self.tables)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` is the inverse."""
+        return asdict(self) | {"tables": [table.to_json() for table in self.tables]}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`. Raises KeyError, TypeError."""
+        return cls(**{**document, "tables": tuple(map(TableVerified.from_json, document["tables"]))})
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierStatus:
+    """Whether continuous verification gets on. `looked_ms`: when a process of it last said so (Unix ms); `stalled_ms`:
+    since when there were rows to compare and none could be, 0 while some can; `rows`: compared so far, by all
+    processes; `why`: what the last error was.
+    """
+
+    looked_ms: int = 0
+    stalled_ms: int = 0
+    rows: int = 0
+    why: str = ""
+
+
+class Verifications:
+    """The verifications of a relay log. Every method raises RelayError, OSError."""
+
+    def __init__(self, relay: RelayLog) -> None:
+        self._storage = relay.place
+        self._last = VersionedDocument(relay.place, _LAST_FOLDER, _DOCUMENT_FORMAT, kept=_MAX_VERSIONS)
+
+    def note(self, run: VerifiedRun, there: Collection[str] | None = None) -> None:
+        """Durably keep a run, and take its tables for their last verification, unless a later one is known. One that
+        looked at some rows doesn't hide what was found when all were looked at. `there`: the full names of all tables
+        that the upstream has; what is known of others is forgotten.
+        """
+        path = f"{_RUNS_FOLDER}/{run.at_ms:014d}-{run.job}.json"
+        if not _NAME.match(path.rpartition("/")[2]):
+            raise RelayError(f"{run.job!r} can't be a job's id: letters, digits, - and _ can", way_out="rename it")
+        self._storage.replace(path, _text(run.to_json()))
+        new = {table.name: table for table in run.tables}
+
+        def changed(last: dict[str, TableVerified]) -> dict[str, TableVerified]:
+            known = last | {name: table for name, table in new.items() if _counts(table, last.get(name))}
+            return {name: table for name, table in known.items() if there is None or name in there}
+
+        self._last.change(changed)
+        for name in self._run_names()[MAX_RUNS:]:
+            self._storage.remove(f"{_RUNS_FOLDER}/{name}")
+
+    def last(self) -> dict[str, TableVerified]:
+        """Each table's last verification, by full name."""
+        return self._last.load()
+
+    def save_status(self, look: VerifierStatus) -> None:
+        """Durably, instead of the one before."""
+        self._storage.replace(_LIVENESS_FILE, _text(asdict(look)))
+
+    def look(self) -> VerifierStatus:
+        """The newest; one that can't be read is none."""
+        try:
+            return VerifierStatus(**json.loads(self._storage.read(_LIVENESS_FILE)))
+        except (FileNotFoundError, ValueError, TypeError):
+            return VerifierStatus()
+
+    def runs(self, most: int) -> list[VerifiedRun]:
+        """The newest runs, newest first. They are for people: one that can't be read is passed over."""
+        found = []
+        for name in self._run_names()[:most]:
+            with contextlib.suppress(FileNotFoundError, ValueError, TypeError, KeyError):
+                found.append(VerifiedRun.from_json(json.loads(self._storage.read(f"{_RUNS_FOLDER}/{name}"))))
+        return found
+
+    def _run_names(self) -> list[str]:
+        return sorted(filter(_NAME.match, self._storage.names(_RUNS_FOLDER)), reverse=True)
+
+
+def _counts(new: TableVerified, before: TableVerified | None) -> bool:
+    if before is None or new.differences:
+        return True
+    if new.how == CONTINUOUS and before.how != CONTINUOUS and not before.equal:
+        return False
+    return new.at_ms >= before.at_ms
+
+
+def _text(document: Any) -> bytes:
+    return json.dumps(document, ensure_ascii=False).encode() + b"\n"
+
+
+def _parse(data: bytes) -> dict[str, TableVerified]:
+    try:
+        return {table["name"]: TableVerified.from_json(table) for table in json.loads(data)}
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no list of verified tables: {error!r}") from None
+
+
+_DOCUMENT_FORMAT: DocumentFormat[dict[str, TableVerified]] = DocumentFormat(
+    lambda last: _text([table.to_json() for table in last.values()]), _parse, dict,
+    way_out="remove the file: the one before it counts then",
+)  # fmt: skip

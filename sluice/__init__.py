@@ -1,0 +1,1 @@
+"""Near real time replication of TiDB on Spark and Airflow."""

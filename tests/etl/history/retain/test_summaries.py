@@ -1,0 +1,112 @@
+"""Summaries: whoever looks with them sees what he would see without."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import pytest
+from test_retain import Site
+
+from sluice.etl.history.retain import ArchiveStatus, archive_status, retain
+from sluice.etl.history.retain.contents import read_contents
+from sluice.etl.history.retain.facts import inventory_of
+from sluice.etl.history.retain.summaries import CachedSummaries, DirectSummaries, HourSizes, refresh_summaries
+from sluice.relay.archive import write_log
+
+
+@pytest.fixture
+def site(tmp_path):
+    return Site(tmp_path)
+
+
+def _without(site: Site) -> ArchiveStatus:
+    """What is seen by who reads everything."""
+    for root in ("relay", "relay/archive"):
+        shutil.rmtree(site.root / root / "summaries", ignore_errors=True)
+    return _steady(archive_status(site.settings()))
+
+
+def _steady(status: ArchiveStatus) -> ArchiveStatus:
+    """Without what other programs do to the disk."""
+    return replace(status, disks=())
+
+
+def _summaries(site: Site):
+    return sorted((site.root / "relay/archive/summaries").rglob("*.json"))
+
+
+def test_who_looks_with_summaries_sees_what_he_sees_without_them(site):
+    expected = _without(site)
+    retain(site.settings())
+    assert len(_summaries(site)) == len(site.archive.catalogue.days()) + len(site.bases.ids())
+    assert _steady(archive_status(site.settings())) == expected
+
+
+def test_what_ddl_did_is_told_by_summaries_that_grew_as_by_the_windows(site):
+    """Windows with DDL are archived a few at a time, and so each day's summary is made again from the one before."""
+    for n in range(24):
+        site.past.land(site.relay)
+        if n % 3 == 2:
+            new = list(site.relay.windows(site.archive.last().hi))
+            site.archive.append(write_log(site.relay.storage, site.archive.storage, new, f"ddl{n}").volume())
+            refresh_summaries(site.relay, site.archive)
+    summed, listed = CachedSummaries(site.archive), DirectSummaries(site.archive)
+    assert all(summed.day(name).turns is not None for name in site.archive.catalogue.days())
+    told, read = (inventory_of(site.archive, read_contents(site.archive, known.day), ()) for known in (summed, listed))
+    assert told == read and len(read.turns) > 5
+
+
+def test_a_summary_of_what_has_changed_since_is_not_believed(site):
+    retain(site.settings())
+    site.past.land(site.relay)
+    site.past.now += 1
+    new = list(site.relay.windows(site.archive.last().hi))
+    site.archive.append(write_log(site.relay.storage, site.archive.storage, new, "late").volume())
+    site.base("late")
+    stale = _steady(archive_status(site.settings()))
+    assert stale.hi == new[-1].hi and len(stale.bases) == 3
+    retain(site.settings())
+    renewed = _steady(archive_status(site.settings()))
+    assert stale == renewed == _without(site)
+
+
+def test_a_damaged_summary_is_not_believed(site):
+    expected = _without(site)
+    retain(site.settings())
+    for file in _summaries(site):
+        file.write_bytes(file.read_bytes().replace(b"1", b"2"))
+    (site.root / "relay/summaries/hours.json").write_bytes(b"{}")
+    assert _steady(archive_status(site.settings())) == expected
+
+
+def test_damage_to_what_is_summed_up_is_seen_whatever_the_summary_says(site):
+    retain(site.settings())
+    base, day = site.bases.all()[0], site.archive.catalogue.days()[0]
+    for path in (site.root / "relay/archive" / base.path, max((site.root / f"relay/archive/days/{day}").iterdir())):
+        content = path.read_bytes()
+        path.write_bytes(content.replace(b'"tables"', b'"tablez"', 1))
+    found = archive_status(site.settings())
+    assert len(found.bases) == 1 and base.path in found.faults[0]
+    assert any(day in hole.why for hole in found.holes)
+
+
+def test_summaries_of_what_is_gone_go(site):
+    retain(site.settings())
+    site.bases.forget(site.bases.all()[0].id)
+    retain(site.settings())
+    left = {file.stem for file in _summaries(site) if file.parent.name == "bases"}
+    assert left == {base.id for base in site.bases.all()} and len(left) == 1
+
+
+def test_bytes_of_hours_that_are_over_are_written_down_and_others_looked_at(site):
+    before = HourSizes(site.relay.storage).all()
+    retain(site.settings())
+    file = site.root / "relay/summaries/hours.json"
+    assert HourSizes(site.relay.storage).all() == before
+    hours = site.relay.storage.names("windows")
+    newest = next((site.root / "relay/windows" / hours[-1]).iterdir())
+    newest.write_bytes(newest.read_bytes() + b" ")
+    assert HourSizes(site.relay.storage).all()[hours[-1]][0] == before[hours[-1]][0] + 1
+    kept = file.read_bytes()
+    assert hours[1].encode() in kept and hours[-1].encode() not in kept and hours[0].encode() not in kept

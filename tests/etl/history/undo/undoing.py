@@ -1,0 +1,68 @@
+"""Transactions taken back in a database, as a person does it in TiDB: by the script, statement by statement."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from sluice.etl.history.find import HistoryLog
+from sluice.etl.history.undo import (
+    DryRun,
+    PastTransaction,
+    TableUndoSql,
+    dry_run,
+    invert_changes,
+    read_transaction,
+    script,
+)
+from sluice.etl.settings import Settings
+from tests.etl.mariadb_fixture import MariaDBServer
+
+State = dict[str, Counter[tuple[Any, ...]]]
+
+
+def read(settings: Settings, commit_ts: int, *globs: str) -> tuple[PastTransaction, list[TableUndoSql]]:
+    """The transaction, and its opposite under the names that the replica has."""
+    transaction = read_transaction(HistoryLog.open(settings), commit_ts, globs)
+    tables = []
+    for table in transaction.tables:
+        goal = settings.routes.target(table.now.schema_name, table.now.name)
+        named = replace(table.now, schema_name=goal.schema, name=goal.table)
+        tables.append(TableUndoSql(invert_changes(table), named, exact_floats=False))
+    return transaction, tables
+
+
+def take_back(server: MariaDBServer, settings: Settings, commit_ts: int, *globs: str) -> tuple[int, int]:
+    """How many rows were taken back, and how many should have been; committed only if they are the same."""
+    connection = server.connect()
+    try:
+        with connection.cursor() as cursor:
+            for line in script(*read(settings, commit_ts, *globs)):
+                if not line.startswith((b"--", b"SET SESSION allow_auto_random")):  # which is TiDB's alone
+                    cursor.execute(line)
+            undone, expected = cursor.fetchall()[0]
+            cursor.execute("COMMIT" if undone == expected else "ROLLBACK")
+    finally:
+        connection.close()
+    return int(undone), int(expected)
+
+
+def would_conflict(settings: Settings, commit_ts: int, *globs: str) -> DryRun:
+    transaction = read_transaction(HistoryLog.open(settings), commit_ts, globs)
+    return dry_run(settings, transaction, [invert_changes(table) for table in transaction.tables])
+
+
+def state(server: MariaDBServer, tables: Iterable[str]) -> State:
+    """Every row of tables (quoted names), as it is stored."""
+    connection = server.connect(conv={}, use_unicode=False, init_command="SET time_zone='+00:00'")
+    try:
+        with connection.cursor() as cursor:
+            found: State = {}
+            for name in tables:
+                cursor.execute(f"SELECT * FROM {name}")
+                found[name] = Counter(cursor.fetchall())
+            return found
+    finally:
+        connection.close()

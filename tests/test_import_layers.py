@@ -1,0 +1,277 @@
+"""Packages import each other only as docs/explanation/architecture.md says, and by public names."""
+
+import ast
+import functools
+import graphlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ANYTHING = {"dags", "expectations", "pump_service", "etl", "relay", "tidb", "errors", "devstack", "cli", "bench"}
+PACKAGES = {
+    "dags": {"etl"},
+    "expectations": {"errors", "etl", "relay", "tidb"},
+    "plugins": {"errors", "etl", "expectations", "relay"},
+    "pump_service": {"errors", "tidb"},
+    "etl": {"errors", "relay", "tidb"},
+    "relay": {"errors", "tidb"},
+    "tidb": {"errors"},
+    "errors": set(),
+    "devstack": ANYTHING - {"cli", "expectations"},
+    "cli": ANYTHING,
+    "bench": ANYTHING - {"expectations"},
+    "monitoring": set(),
+    "deploy": set(),
+}
+"""What each may import of `sluice`."""
+ETL = {
+    "lazy_exports": set(),
+    "retry": set(),
+    "changes": set(),
+    "settings": {"changes", "lazy_exports"},
+    "spark": {"retry", "settings"},
+    "downstream": {"changes", "settings"},
+    "landing": {"changes", "downstream", "lazy_exports", "retry", "settings", "spark"},
+    "apply": {"changes", "downstream", "lazy_exports", "retry", "settings", "spark"},
+    "copy": {"changes", "downstream", "landing", "lazy_exports", "retry", "settings", "spark"},
+    "history": {"changes", "copy", "downstream", "lazy_exports", "retry", "settings", "spark"},
+    "restore": {"apply", "changes", "copy", "downstream", "history", "lazy_exports", "settings", "spark"},
+    "verify": {"apply", "changes", "copy", "downstream", "history", "lazy_exports", "retry", "settings", "spark"},
+    "operate": {"changes", "downstream", "history", "landing", "settings"},
+    "tasks": {"apply", "copy", "history", "landing", "restore", "retry", "settings", "spark", "verify"},
+    "__init__": {"apply", "landing", "lazy_exports", "settings"},
+}  # fmt: skip
+"""What each room of `etl` may import of the others, from the lowest up; all may import relay and tidb."""
+PUMP_SERVICE = {
+    "__init__": {"command"},
+    "__main__": {"__init__"},
+    "calls": {"cluster", "grpc_fastpath", "kernel", "metrics", "store"},
+    "cluster": {"store"},
+    "command": {"config", "listener", "log", "malloc", "server"},
+    "config": {"store"},
+    "grpc_fastpath": {"cluster", "config", "ingest", "kernel", "store"},
+    "histogram": set(),
+    "http": {"config", "metrics"},
+    "ingest": {"cluster", "metrics", "store"},
+    "kernel": set(),
+    "listener": {"config", "grpc_fastpath"},
+    "log": set(),
+    "maintenance": {"cluster", "config", "ingest", "metrics", "store"},
+    "malloc": set(),
+    "metrics": {"histogram", "store"},
+    "server": {
+        "calls", "cluster", "config", "grpc_fastpath", "http", "ingest", "listener", "maintenance", "metrics",
+        "store",
+    },
+    "store": {"histogram", "kernel"},
+}  # fmt: skip
+"""The same of `pump_service`; all may import tidb."""
+TIDB = {
+    "_pb": set(),
+    "__init__": {"etcd", "pd", "pumps", "rpc", "tikv"},
+    "backoff": set(),
+    "binlog_kinds": set(),
+    "build_native": set(),
+    "codec": {"column_types", "schema"},
+    "column_types": set(),
+    "compact_job_list": {"job", "schema"},
+    "conversion": {"codec", "column_types", "schema"},
+    "ddl_actions": set(),
+    "ddl_job": {"ddl_actions", "folded", "id_maps", "schema"},
+    "ddl_schema_versions": {"ddl_actions", "ddl_job", "history", "job", "schema", "tso"},
+    "ddl_session": {"conversion", "ddl_job", "time_zone", "tso"},
+    "etcd": {"backoff", "grpc_lite", "pb", "rpc"},
+    "folded": set(),
+    "genproto": set(),
+    "grpc_lite": {"rpc"},
+    "history": {
+        "ddl_actions", "ddl_job", "folded", "id_maps", "job", "old_collations", "rename_statement", "schema",
+        "tso",
+    },
+    "id_maps": {"schema"},
+    "job": {"ddl_actions", "schema"},
+    "kernel": {"native"},
+    "native": set(),
+    "native_images": {"codec", "kernel", "old_collations", "row_images", "schema"},
+    "old_collations": {"codec", "column_types", "schema"},
+    "partition_bounds": set(),
+    "partition_expression": {"folded", "partition_bounds", "schema"},
+    "partitions": {"folded", "partition_bounds", "partition_expression", "schema"},
+    "pb": {"_pb"},
+    "pb_grpc": {"_pb"},
+    "pd": {"backoff", "codec", "grpc_lite", "pb", "rpc", "tso"},
+    "pumps": {"etcd", "grpc_lite", "pb", "pd", "rpc", "tso", "window_schema"},
+    "record_keys": {"codec", "partitions", "schema"},
+    "rename_statement": set(),
+    "row_images": set(),
+    "rows": {"codec", "old_collations", "row_images", "schema"},
+    "rpc": set(),
+    "schema": {"column_types", "table_name"},
+    "table_cache": {"schema"},
+    "table_name": set(),
+    "tikv": {"backoff", "codec", "pb", "pd", "rpc", "schema", "tso"},
+    "time_zone": set(),
+    "tso": set(),
+    "window_schema": set(),
+}  # fmt: skip
+"""The same of `tidb`."""
+RELAY = {
+    "__init__": {
+        "aligned_chunks", "checksummed", "control", "errors", "failures", "json_cache", "log", "overrides",
+        "ownership", "part", "part_schema", "record_codec", "url", "window", "window_log",
+    },
+    "aligned_chunks": {"errors", "format_version", "storage"},
+    "archive": {
+        "checksummed", "errors", "format_version", "overrides", "part", "part_schema", "pipeline_folders",
+        "row_groups", "storage", "versioned_document", "window",
+    },
+    "audit": {"storage", "versioned_document"},
+    "cached_storage": {"storage"},
+    "checksum_writer": set(),
+    "checksummed": {"format_version", "json_cache"},
+    "control": {"errors", "format_version", "storage", "versioned_document"},
+    "errors": set(),
+    "failures": {"storage"},
+    "format_version": {"errors", "storage"},
+    "jobs": {"errors", "format_version", "storage", "versioned_document"},
+    "json_cache": set(),
+    "known_pumps": {"format_version", "storage", "versioned_document"},
+    "log": {
+        "aligned_chunks", "cached_storage", "control", "errors", "failures", "format_version", "known_pumps",
+        "overrides", "ownership", "part", "pipeline_folders", "storage", "window",
+    },
+    "measures": {"log", "versioned_document"},
+    "overrides": {"errors", "format_version", "storage"},
+    "ownership": {"format_version"},
+    "part": {"checksum_writer", "errors", "part_schema", "row_groups", "storage"},
+    "part_schema": set(),
+    "pipeline_folders": {"errors", "ownership", "storage", "url"},
+    "quality": {"storage"},
+    "record_codec": {"json_cache"},
+    "retention": {"errors", "format_version", "log"},
+    "role_lease": {"log"},
+    "row_groups": {"checksum_writer", "errors", "part_schema", "storage"},
+    "schema_snapshots": {"checksummed", "format_version", "storage"},
+    "storage": {"errors", "url"},
+    "url": {"errors"},
+    "verification_log": {"errors", "log", "versioned_document"},
+    "versioned_document": {"errors", "format_version", "storage"},
+    "wakeup": set(),
+    "window": {"checksummed", "json_cache", "part"},
+    "window_log": {"overrides", "storage", "window"},
+}  # fmt: skip
+"""The same of `relay`; all may import tidb and errors."""
+INNER = {"etl": ETL, "pump_service": PUMP_SERVICE, "relay": RELAY, "tidb": TIDB}
+
+
+def modules(folder: Path) -> Iterator[Path]:
+    if folder.with_suffix(".py").is_file():
+        return iter((folder.with_suffix(".py"),))
+    return (path for path in folder.rglob("*.py") if "_pb" not in path.parts)
+
+
+@functools.cache
+def imported(path: Path) -> tuple[str, ...]:
+    """Return the dotted names below `sluice` that a module imports, also in functions and for type checking."""
+    return tuple(name.removeprefix("sluice.") for name in _imported(path) if name.startswith("sluice."))
+
+
+def _imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def inner_package(path: Path) -> str:
+    return path.relative_to(ROOT).with_suffix("").parts[1]
+
+
+def inner_imports(folder: str, package: str) -> Iterator[str]:
+    """Yield the inner packages that one imports, itself among them; a folder's own names are its `__init__`."""
+    for path in modules(ROOT / folder):
+        if inner_package(path) == package:
+            for name in imported(path):
+                parts = name.split(".")
+                if parts[0] == folder and len(parts) > 1:
+                    yield parts[1] if parts[1] in INNER[folder] else "__init__"
+
+
+def test_the_tables_hold_every_package_and_no_other():
+    folders = {path.parent.name for path in ROOT.glob("[a-z]*/*.py")}
+    assert folders - {"tests", "docs", "sluice"} | {"errors"} == set(PACKAGES)
+    for folder, packages in INNER.items():
+        assert {inner_package(path) for path in modules(ROOT / folder)} == set(packages) - {"_pb"}
+
+
+@pytest.mark.parametrize("package", sorted(PACKAGES))
+def test_a_package_imports_only_what_the_architecture_allows(package: str) -> None:
+    wrong = {
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in modules(ROOT / package)
+        for name in imported(path)
+        if name.split(".")[0] in set(PACKAGES) - {package} - PACKAGES[package]
+    }
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("folder", "package"), [(folder, package) for folder in INNER for package in sorted(INNER[folder])]
+)
+def test_an_inner_package_imports_only_what_the_architecture_allows(folder: str, package: str) -> None:
+    used = set(inner_imports(folder, package)) - {package}
+    allowed = INNER[folder][package]
+    assert used - allowed == set(), "not allowed"
+    assert allowed - used == set(), "allowed, but not used: leave it out of the table"
+
+
+@pytest.mark.parametrize("folder", sorted(INNER))
+def test_no_inner_package_imports_itself_by_way_of_others(folder: str) -> None:
+    assert list(graphlib.TopologicalSorter(INNER[folder]).static_order())  # raises CycleError
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    paths = {module_name(path): path for package in PACKAGES for path in modules(ROOT / package)}
+    doors = {name.removesuffix(".__init__"): name for name in paths}
+    graph = {}
+    for name, path in paths.items():
+        found = (doors.get(one) or doors.get(one.rpartition(".")[0]) for one in imported(path))
+        graph[name] = {one for one in found if one} - {name}
+    assert list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
+
+
+def test_what_begins_with_an_underscore_stays_in_its_folder():
+    wrong = set()
+    for package in PACKAGES:
+        for path in modules(ROOT / package):
+            here = path.relative_to(ROOT).parts[:-1]
+            for name in imported(path):
+                parts = tuple(name.split("."))
+                hidden = next((i for i, part in enumerate(parts) if part.startswith("_") and part != "_pb"), None)
+                if hidden is not None and parts[0] in PACKAGES and parts[:hidden] != here[:hidden]:
+                    wrong.add(f"{path.relative_to(ROOT)} imports {name}")
+    assert not wrong
+
+
+def test_nothing_is_imported_beside_the_package_sluice() -> None:
+    """A module that is imported as `etl.…`, too, would be there twice."""
+    inside = set(PACKAGES) - {"monitoring", "deploy"}
+    paths = [*(path for package in (*PACKAGES, "tests") for path in modules(ROOT / package)), ROOT / "conftest.py"]
+    assert not [(path, name) for path in paths for name in _imported(path) if name.split(".")[0] in inside]
+
+
+def test_no_module_of_the_tests_is_called_as_a_package() -> None:
+    """A test's folder comes first in sys.path, which processes that it starts may get before they import a package."""
+    assert [path for path in (ROOT / "tests").rglob("*.py") if path.stem in PACKAGES] == []
+
+
+def test_dag_files_wire_and_do_not_think():
+    for path in (ROOT / "dags").glob("*.py"):
+        assert len(path.read_text().splitlines()) < 100, f"{path.name} is too long for a DAG file"

@@ -1,0 +1,41 @@
+"""DATE, DATETIME and TIMESTAMP as one unsigned 64-bit integer.
+
+Layout, from the top: (year * 13 + month) 46..63, day 5 bits, hour 5, minute 6, second 6, microsecond 24. 0 is the zero
+date. Month and day may be 0 on their own, so values are text, never datetime objects. TIMESTAMP is in UTC.
+"""
+
+import re
+
+from sluice.tidb.codec.errors import CodecError
+
+ZERO_DATE = "0000-00-00"
+_TEXT = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?)?")
+
+
+def pack_time(text: str) -> int:
+    """`YYYY-MM-DD` or `YYYY-MM-DD HH:MM:SS[.ffffff]` as TiDB packs it."""
+    match = _TEXT.fullmatch(text)
+    if not match:
+        raise CodecError(f"{text!r} is no date")
+    year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
+    micro = int((match[7] or "").ljust(6, "0"))
+    if month > 12 or day > 31 or hour > 23 or minute > 59 or second > 59:
+        raise CodecError(f"{text!r} is no date")
+    return (((year * 13 + month) << 5 | day) << 17 | hour << 12 | minute << 6 | second) << 24 | micro
+
+
+def format_time(packed: int, fsp: int | None = 0) -> str:
+    """MySQL's text for a packed time: with `fsp` fraction digits (0 to 6), or the date alone when `fsp` is None.
+
+    Raises CodecError when a field is out of its range.
+    """
+    micro, rest = packed & 0xFFFFFF, packed >> 24
+    second, minute, hour = rest & 63, rest >> 6 & 63, rest >> 12 & 31
+    day, (year, month) = rest >> 17 & 31, divmod(rest >> 22, 13)
+    if year > 9999 or hour > 23 or minute > 59 or second > 59 or micro > 999_999:
+        raise CodecError(f"0x{packed:016x} is no packed time")
+    date = f"{year:04}-{month:02}-{day:02}"
+    if fsp is None:
+        return date
+    text = f"{date} {hour:02}:{minute:02}:{second:02}"
+    return f"{text}.{f'{micro:06}'[:fsp]}" if fsp else text

@@ -1,0 +1,92 @@
+"""What a conversion depends on besides the value, and how it reports what doesn't fit."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+
+from sluice.errors import Signal, SluiceError
+
+STRICT_MODES = 1 << 21 | 1 << 22
+"""STRICT_TRANS_TABLES and STRICT_ALL_TABLES in TiDB's SQLMode."""
+ALLOW_INVALID_DATES = 1 << 25
+
+
+class ConversionError(SluiceError, ValueError):
+    """A value that can't be converted exactly; says why. `value` is what it was, as text."""
+
+    way_out = "convert the column downstream by hand, then `sluice ddl skip`"
+
+    def __init__(self, value: object, reason: str) -> None:
+        super().__init__(f"{shown(value)}: {reason}")
+        self.value = value
+        self.reason = reason
+
+
+class ValueOutOfRange(Signal):
+    """A value that doesn't fit its new type: an error in strict mode; else `instead` is stored, with a warning."""
+
+    def __init__(self, instead: object, reason: str) -> None:
+        super().__init__(reason)
+        self.replacement = instead
+
+
+class NotConvertible(Signal):
+    """A value whose conversion fails in every mode, so that the upstream can't have held it; or one whose result isn't
+    known.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class ConversionSession:
+    """The upstream session that changed the type. `sql_mode`: TiDB's bits, None where it wasn't noted. `zone`: its time
+    zone, None if it isn't known. `began`, `ended`: when TiDB converted, at the earliest and at the latest.
+    """
+
+    sql_mode: int | None = None
+    zone: datetime.tzinfo | None = datetime.UTC
+    zone_name: str = "UTC"
+    began: datetime.datetime | None = None
+    ended: datetime.datetime | None = None
+
+    @property
+    def strict(self) -> bool:
+        """Whether what doesn't fit was an error. Where the mode isn't known it may have been converted."""
+        return self.sql_mode is not None and bool(self.sql_mode & STRICT_MODES)
+
+    @property
+    def invalid_dates(self) -> bool:
+        """Whether days up to 31 were allowed in every month. Raises RefusedError where the mode isn't known."""
+        if self.sql_mode is None:
+            raise NotConvertible("whether ALLOW_INVALID_DATES was set in the upstream session isn't known")
+        return bool(self.sql_mode & ALLOW_INVALID_DATES)
+
+    @property
+    def zero_in_date(self) -> bool:
+        """Whether a month or a day of zero was kept."""
+        return not self.strict or self.invalid_dates
+
+    def known_zone(self) -> datetime.tzinfo:
+        """The zone. Raises RefusedError."""
+        if self.zone is None:
+            raise NotConvertible(
+                f"values were converted in the time zone {self.zone_name or 'of the upstream server'}, whose rules"
+                " aren't known here"
+            )
+        return self.zone
+
+    def today(self) -> datetime.date:
+        """The date on which TiDB converted. Raises RefusedError if that went on over midnight."""
+        zone = self.known_zone()
+        if self.began is None or self.ended is None:
+            raise NotConvertible("the date on which the upstream converted isn't known")
+        first, last = (moment.astimezone(zone).date() for moment in (self.began, self.ended))
+        if first != last:
+            raise NotConvertible(f"the upstream put its current date in, which was {first} or {last}")
+        return first
+
+
+def shown(value: object) -> str:
+    """A value for a message, cut off if it is long."""
+    text = repr(value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value)
+    return text if len(text) <= 200 else f"{text[:200]}..."

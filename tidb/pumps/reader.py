@@ -1,0 +1,408 @@
+"""The reading side of a pump: windows in bulk from a Sluice pump, and PullBinlogs, which any pump serves."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from sluice.errors import SluiceError
+from sluice.tidb import pb
+from sluice.tidb.grpc_lite import UnaryConnection, UnaryEndpoint, UseFullGrpc
+from sluice.tidb.rpc import TLS, describe, open_channel, status
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_Bytes = bytes
+_STREAM_BUFFER = 1 << 20
+_UNARY_TIMEOUT_S = 1.0
+_END_OF_STREAM = bytes.fromhex("ffffffff00000000")
+
+
+class PumpReadError(SluiceError):
+    """A pump could not be read. The message names the pump, the range and the failure.
+
+    `unimplemented`: the pump doesn't know the call; it is an original pump, read it with `pull`.
+    """
+
+    transient = True
+    way_out = "start the pump again, or look into its log"
+
+    def __init__(self, message: str, *, unimplemented: bool = False) -> None:
+        super().__init__(message)
+        self.unimplemented = unimplemented
+
+
+@dataclass(frozen=True, slots=True)
+class WindowBounds:
+    """How far a window may reach: (lo, hi] holds `transactions` with `bytes` of payload, and hi <= max_commit_ts."""
+
+    max_commit_ts: int
+    hi: int
+    transactions: int
+    bytes: int
+    window: _Bytes = field(default=b"", repr=False)
+    """Its transactions, if they were asked for and are few enough: see `window_from_bytes`."""
+    late: tuple[tuple[int, int], ...] = ()
+    """(commit_ts, start_ts) at or below `lo` that the pump received after readers had passed them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """One committed transaction (or fake binlog: start_ts == commit_ts) as PullBinlogs gives it.
+
+    `payload` is a merged binlog.Binlog: type Commit, with the Prewrite's value and DDL inside.
+    """
+
+    start_ts: int
+    commit_ts: int
+    payload: bytes
+
+
+class PendingBounds:
+    """A pump's bounds that have been asked for."""
+
+    def __init__(self, reader: PumpReader, connection: UnaryConnection, stream: int, lo: int) -> None:
+        self._reader, self._connection, self._stream, self._lo = reader, connection, stream, lo
+
+    def get(self) -> WindowBounds | None:
+        """The answer; None if it has to be asked for by `PumpReader.bounds`. Raises PumpReadError."""
+        try:
+            answer = pb.window.BoundsResponse.FromString(self._connection.finish(self._stream))
+        except (UseFullGrpc, DecodeError):
+            self._reader._drop_unary()
+            return None
+        return self._reader._checked(answer, self._lo)
+
+
+class PumpReader:
+    """Thread-safe. `host` is "ip:port", `timeout_s` how long the pump may stay silent in the middle of an answer.
+
+    All calls raise PumpReadError.
+    """
+
+    def __init__(self, host: str, cluster_id: int, *, tls: TLS | None = None, timeout_s: float = 30.0) -> None:
+        self.host = host
+        self.tls = tls
+        self.timeout_s = timeout_s
+        self._cluster_id = cluster_id
+        # Original pumps hang up on who pings an idle connection too often.
+        self._channel = open_channel(host, tls, keepalive_ms=30_000)
+        self._closed = False
+        self._unary = UnaryEndpoint(host, min(timeout_s, _UNARY_TIMEOUT_S)) if tls is None else None
+
+    def request_bounds(  # noqa: PLR0913 as the call is
+        self,
+        lo: int,
+        fresh_ts: int,
+        wait_ms: int = 0,
+        max_transactions: int = 0,
+        max_bytes: int = 0,
+        inline_bytes: int = 0,
+        *,
+        ts_is_checked: bool = False,
+    ) -> PendingBounds | None:
+        """As `bounds`, while the caller does something else; None where it can't be done so. For one thread.
+        `ts_is_checked`: another pump that the caller waits for is asked with this `fresh_ts`, too, without this: a pump
+        that has nothing in the window may answer without moving its mark, and leave it to that one to find out whether
+        PD has given the timestamp.
+        """
+        connection = self._unary.connection() if self._unary is not None and not self._closed else None
+        if connection is None:
+            return None
+        wanted = self._bounds_request(lo, fresh_ts, wait_ms, max_transactions, max_bytes, inline_bytes)
+        wanted.ts_is_checked = ts_is_checked
+        try:
+            return PendingBounds(
+                self, connection, connection.begin("/sluice.Window/Bounds", wanted.SerializeToString()), lo
+            )
+        except UseFullGrpc:
+            self._drop_unary()
+            return None
+
+    def bounds(  # noqa: PLR0913 as the call is
+        self,
+        lo: int,
+        fresh_ts: int,
+        wait_ms: int = 0,
+        max_transactions: int = 0,
+        max_bytes: int = 0,
+        inline_bytes: int = 0,
+    ) -> WindowBounds:
+        """Has the pump move its mark up to `fresh_ts` (TSO; waits at most `wait_ms`), then asks how far a window that
+        begins at `lo` (TSO, exclusive) may reach within the limits (0: no limit): not beyond `lo` while the mark is
+        below that. A window of at most `inline_bytes` comes with the answer, unless the pump is an older one.
+        """
+        wanted = self._bounds_request(lo, fresh_ts, wait_ms, max_transactions, max_bytes, inline_bytes)
+        try:
+            call = self._channel.unary_unary(
+                "/sluice.Window/Bounds",
+                request_serializer=pb.window.BoundsRequest.SerializeToString,
+                response_deserializer=pb.window.BoundsResponse.FromString,
+            )
+            answer = call(wanted, timeout=self.timeout_s + wait_ms / 1000)
+        except (grpc.RpcError, ValueError) as error:
+            raise self._error(f"no bounds of a window from {lo}", error) from error
+        return self._checked(answer, lo)
+
+    def _bounds_request(self, *wanted: int) -> pb.window.BoundsRequest:
+        lo, fresh_ts, wait_ms, max_transactions, max_bytes, inline_bytes = wanted
+        return pb.window.BoundsRequest(
+            cluster_id=self._cluster_id, lo=lo, fresh_ts=fresh_ts, wait_ms=wait_ms, max_transactions=max_transactions,
+            max_bytes=max_bytes, inline_bytes=inline_bytes,
+        )  # fmt: skip
+
+    def _checked(self, answer: pb.window.BoundsResponse, lo: int) -> WindowBounds:
+        if answer.hi > answer.max_commit_ts and (answer.hi != lo or answer.transactions):
+            raise PumpReadError(f"pump {self.host} says {answer}, a window past its own mark".replace("\n", " "))
+        late = tuple((each.commit_ts, each.start_ts) for each in answer.late) if answer.late else ()
+        return WindowBounds(answer.max_commit_ts, answer.hi, answer.transactions, answer.bytes, answer.window, late)
+
+    def await_newer(self, after_ts: int, wait_ms: int, told: Callable[[bool | None], None]) -> None:
+        """Have `told` called, perhaps in another thread, with whether a transaction was committed after `after_ts`
+        (TSO); the pump waits for one at most `wait_ms`. None if it can't be asked. Never raises.
+        """
+        request = pb.window.AwaitRequest(cluster_id=self._cluster_id, after_ts=after_ts, wait_ms=wait_ms)
+
+        def done(answer: Any) -> None:
+            failed = answer.cancelled() or answer.exception() is not None
+            told(None if failed else answer.result().has_more)
+
+        try:
+            call = self._channel.unary_unary(
+                "/sluice.Window/Await",
+                request_serializer=pb.window.AwaitRequest.SerializeToString,
+                response_deserializer=pb.window.AwaitResponse.FromString,
+            )
+            call.future(request, timeout=self.timeout_s + wait_ms / 1000).add_done_callback(done)
+        except (grpc.RpcError, ValueError):
+            told(None)
+
+    def read(self, lo: int, hi: int) -> Iterator[pyarrow.RecordBatch]:
+        """The transactions with lo < commit_ts <= hi (TSO), ascending, as record batches: commit_ts int64, start_ts
+        int64, payload large_binary. The pump is asked at once. Decodes while it receives; close the iterator to stop
+        early.
+        """
+        what = f"window ({lo}, {hi}]"
+        request = pb.window.ReadRequest(cluster_id=self._cluster_id, lo=lo, hi=hi)
+        return self._batches(self._stream("/sluice.Window/Read", request, pb.window.ReadResponse, what), what)
+
+    def _batches(self, call: Any, what: str) -> Iterator[pyarrow.RecordBatch]:
+        import pyarrow
+
+        from sluice.tidb.window_schema import WINDOW_SCHEMA
+
+        chunks = _Chunks(call, self.timeout_s)
+        try:
+            with pyarrow.ipc.open_stream(io.BufferedReader(chunks, _STREAM_BUFFER)) as reader:
+                columns = [(field.name, field.type) for field in reader.schema]
+                if columns != [(field.name, field.type) for field in WINDOW_SCHEMA]:
+                    raise PumpReadError(f"pump {self.host} sent {what} with the columns {columns}")
+                for batch in reader:
+                    batch.validate(full=True)  # offsets that lead elsewhere are read by compiled code
+                    yield batch
+            # Arrow takes a stream cut between two batches for a whole one.
+            chunks.finish()
+        except (grpc.RpcError, OSError, ValueError, pyarrow.ArrowException) as error:
+            raise self._error(f"could not read {what}", chunks.failure or error) from error
+        finally:
+            chunks.close()
+
+    def pull(self, after_ts: int, silence_s: float | None = None) -> Iterator[Entity]:
+        """All transactions with commit_ts > after_ts (TSO), ascending, fake binlogs among them, by the original's
+        PullBinlogs. Follows the pump until the iterator or the reader is closed.
+
+        With `silence_s` it is an error when the pump sends nothing for so long; an idle one sends a fake binlog every 3
+        s.
+        """
+        request = pb.pump.PullBinlogReq(clusterID=self._cluster_id, startFrom=pb.pump.Pos(offset=after_ts))
+        what = f"binlogs after {after_ts}"
+        call = self._stream("/binlog.Pump/PullBinlogs", request, pb.pump.PullBinlogResp, what)
+        guard = None if silence_s is None else _SilenceGuard(call.cancel, silence_s)
+        last = after_ts
+        try:
+            while True:
+                with guard or contextlib.nullcontext():
+                    response = next(call, None)
+                if response is None:
+                    if self._closed:
+                        return
+                    raise PumpReadError(f"pump {self.host} ended the stream of {what} at {last}")
+                try:
+                    entity = _entity(response.entity)
+                except DecodeError as error:
+                    raise PumpReadError(f"pump {self.host} sent after {last} what is no binlog: {error}") from error
+                if entity.commit_ts <= last:
+                    raise PumpReadError(
+                        f"pump {self.host} sent commit ts {entity.commit_ts} after {last}, which is out of order"
+                    )
+                last = entity.commit_ts
+                yield entity
+        except grpc.RpcError as error:
+            if self._closed and status(error) == grpc.StatusCode.CANCELLED:
+                return
+            silent = guard is not None and guard.fired
+            cause = TimeoutError(f"nothing came for {silence_s:g} s") if silent else error
+            raise self._error(f"the stream of {what} broke at {last}", cause) from error
+        finally:
+            if guard is not None:
+                guard.close()
+            call.cancel()
+
+    def close(self) -> None:
+        """Closes the connection and ends what is being read."""
+        self._closed = True
+        if self._unary is not None:
+            self._unary.close()
+        self._channel.close()
+
+    def __enter__(self) -> PumpReader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _drop_unary(self) -> None:
+        if self._unary is not None:
+            self._unary.failed()
+
+    def _stream(self, method: str, request: Any, response_type: Any, what: str) -> Any:
+        try:
+            return self._channel.unary_stream(
+                method,
+                request_serializer=type(request).SerializeToString,
+                response_deserializer=response_type.FromString,
+            )(request)
+        except ValueError as error:
+            raise self._error(f"could not read {what}", error) from error
+
+    def _error(self, what: str, error: BaseException) -> PumpReadError:
+        words = describe(error) if isinstance(error, grpc.RpcError) else str(error)
+        if self._closed:
+            words = "the reader is closed"
+        unimplemented = status(error) == grpc.StatusCode.UNIMPLEMENTED
+        return PumpReadError(f"pump {self.host}: {what}: {words}", unimplemented=unimplemented)
+
+
+def window_from_bytes(host: str, window: bytes, lo: int, hi: int) -> pyarrow.RecordBatch:
+    """The transactions with lo < commit_ts <= hi (TSO) of a window that came with the bounds of the pump at `host`, and
+    may reach further. Raises PumpReadError.
+    """
+    import numpy as np
+    import pyarrow
+
+    from sluice.tidb.window_schema import WINDOW_SCHEMA
+
+    try:
+        batch = pyarrow.ipc.read_record_batch(pyarrow.py_buffer(window), WINDOW_SCHEMA)
+        batch.validate(full=True)
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
+        raise PumpReadError(
+            f"pump {host}: the window from {lo} that came with its bounds is damaged: {error}"
+        ) from error
+    commits = batch["commit_ts"].to_numpy()
+    if len(commits) and (commits[0] <= lo or (commits[1:] <= commits[:-1]).any()):
+        raise PumpReadError(f"pump {host}: asked for ({lo}, {hi}], it sent commits from {commits[0]} on, not in order")
+    return batch.slice(0, int(np.searchsorted(commits, hi, "right")))
+
+
+def _entity(entity: pb.pump.Entity) -> Entity:
+    if entity.meta.commitTs:
+        return Entity(entity.meta.startTs, entity.meta.commitTs, entity.payload)
+    merged = pb.binlog.Binlog.FromString(entity.payload)  # pumps before 4.0 send no meta
+    return Entity(merged.start_ts, merged.commit_ts, entity.payload)
+
+
+class _Chunks(io.RawIOBase):
+    """The chunks of a call as one readable file. A pump that stays silent for `timeout_s` breaks it."""
+
+    def __init__(self, call: Any, timeout_s: float) -> None:
+        super().__init__()
+        self.failure: BaseException | None = None
+        self._call = call
+        self._chunk = memoryview(b"")
+        self._tail = b""
+        self._guard = _SilenceGuard(call.cancel, timeout_s)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._chunk:
+            chunk = self._next()
+            if chunk is None:
+                return 0
+            self._chunk = memoryview(chunk)
+        size = min(len(buffer), len(self._chunk))
+        buffer[:size] = self._chunk[:size]
+        self._chunk = self._chunk[size:]
+        return size
+
+    def finish(self) -> None:
+        """Waits for the end of the call. Raises its error; ValueError if the Arrow stream had no end or goes on after
+        it.
+        """
+        while (chunk := self._next()) is not None:
+            if chunk:
+                raise ValueError("data after the end of the Arrow stream")
+        if self._tail != _END_OF_STREAM:
+            raise ValueError("the pump broke off in the middle: the Arrow stream has no end")
+
+    def close(self) -> None:
+        if not self.closed:
+            self._guard.close()
+            self._call.cancel()
+        super().close()
+
+    def _next(self) -> bytes | None:
+        try:
+            with self._guard:
+                chunk = bytes(next(self._call).chunk)
+            self._tail = (self._tail + chunk[-len(_END_OF_STREAM) :])[-len(_END_OF_STREAM) :]
+            return chunk
+        except StopIteration:
+            return None
+        except grpc.RpcError as error:
+            self.failure = error
+            if self._guard.fired:
+                self.failure = TimeoutError(f"nothing came for {self._guard.seconds:g} s")
+            raise
+
+
+class _SilenceGuard:
+    """Calls `cancel` when a `with` block over it lasts longer than `seconds`: grpc's next() has no
+    time-out of its own.
+    """
+
+    def __init__(self, cancel: Callable[[], object], seconds: float) -> None:
+        self.seconds = seconds
+        self.fired = False
+        self._cancel = cancel
+        self._since: float | None = None
+        self._over = threading.Event()
+        threading.Thread(target=self._run, name="pump-read-guard", daemon=True).start()
+
+    def __enter__(self) -> None:
+        self._since = time.monotonic()
+
+    def __exit__(self, *exc: object) -> None:
+        self._since = None
+
+    def close(self) -> None:
+        self._over.set()
+
+    def _run(self) -> None:
+        while not self._over.wait(min(self.seconds / 4, 1.0)):
+            since = self._since
+            if since is not None and time.monotonic() - since > self.seconds:
+                self.fired = True
+                self._cancel()
+                return

@@ -1,0 +1,405 @@
+"""A client of TiKV's transactional reads, and of what became of a transaction.
+
+Keys are raw user keys. A call is retried through region errors, silent stores and locks until its deadline.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import grpc
+
+from sluice.errors import SluiceError
+from sluice.tidb import pb, tso
+from sluice.tidb.backoff import Backoff, Deadline
+from sluice.tidb.pd import PDClient, PDError, Peer, Region
+from sluice.tidb.rpc import TLS, Channels, ClosedError, describe
+from sluice.tidb.tikv.region_cache import RegionCache
+
+
+class TiKVError(SluiceError):
+    """TiKV could not answer. The message names the call, the key (hex), the region and the last failure."""
+
+    transient = True
+    way_out = "see whether TiKV runs and can be reached from here"
+
+
+class TxnKind(StrEnum):
+    """What became of a transaction."""
+
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled_back"
+    LOCKED = "locked"  # still open: its lock lives
+    UNDECIDED = "undecided"  # ask again
+    NOT_FOUND = "not_found"  # no lock, no record
+
+
+@dataclass(frozen=True, slots=True)
+class TxnStatus:
+    """kind, the commit TSO (0 unless committed) and how long the lock lives (ms, 0 unless locked)."""
+
+    kind: TxnKind
+    commit_ts: int = 0
+    ttl_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MvccWrite:
+    """A finished transaction's record on a key. kind: 0 put, 1 delete, 2 lock, 3 rollback."""
+
+    kind: int
+    start_ts: int
+    commit_ts: int
+    overlapped_rollback: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MvccLock:
+    """An open transaction's lock on a key; ttl in ms. kind: as of a Write, 4 insert, 5 pessimistic lock."""
+
+    start_ts: int
+    primary: bytes
+    ttl_ms: int
+    kind: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Mvcc:
+    """All that TiKV has of a key: its lock and the records of finished transactions."""
+
+    lock: MvccLock | None
+    writes: tuple[MvccWrite, ...]
+
+    def status(self, start_ts: int) -> TxnStatus:
+        """What became of the transaction that began at start_ts, if this key was its primary. Changes nothing in TiKV.
+
+        NOT_FOUND says that nothing is known here: not yet prewritten, or long collected.
+        """
+        for write in self.writes:
+            if write.start_ts == start_ts:
+                if write.kind == pb.tikv.Rollback:
+                    return TxnStatus(TxnKind.ROLLED_BACK)
+                if write.commit_ts > start_ts:
+                    return TxnStatus(TxnKind.COMMITTED, commit_ts=write.commit_ts)
+            # TiKV keeps a rollback whose place is taken by another's commit as a mark on that record.
+            elif write.commit_ts == start_ts and write.overlapped_rollback:
+                return TxnStatus(TxnKind.ROLLED_BACK)
+        if self.lock is not None and self.lock.start_ts == start_ts:
+            return TxnStatus(TxnKind.LOCKED, ttl_ms=self.lock.ttl_ms)
+        return TxnStatus(TxnKind.NOT_FOUND)
+
+    def was_written_by(self, start_ts: int) -> bool:
+        """Whether the transaction that began at start_ts put or deleted the key, and wasn't rolled back here.
+
+        It is known to be committed: a lock that isn't resolved yet is a write, too.
+        """
+        kinds = [write.kind for write in self.writes if write.start_ts == start_ts]
+        if self.lock is not None and self.lock.start_ts == start_ts:
+            kinds.append(self.lock.kind)
+        return any(kind in (pb.tikv.Put, pb.tikv.Del, pb.tikv.Insert) for kind in kinds)
+
+
+# Region errors: (kind of wait, base ms, cap ms); what else is done about them is in _handle.
+_BACKOFF_MS: dict[str, tuple[int, int]] = {
+    "stale_command": (2, 1000),
+    "max_timestamp_not_synced": (2, 500),
+    "read_index_not_ready": (2, 500),
+    "proposal_in_merging_mode": (2, 500),
+    "data_is_not_ready": (2, 2000),
+    "region_not_initialized": (2, 1000),
+    "disk_full": (500, 5000),
+    "recovery_in_progress": (100, 10_000),
+    "is_witness": (1000, 10_000),
+}
+_MAX_PARALLEL_MVCC = 16
+"""Calls under way at once: more gain nothing in one Python process."""
+_FATAL_ERRORS = {"raft_entry_too_large", "flashback_in_progress", "flashback_not_prepared"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call under way: the key it is about, and the waits that all its attempts share."""
+
+    method: str
+    key: bytes
+    backoff: Backoff
+
+
+class TiKVClient:
+    """Thread-safe. `timeout_s` bounds a call with all its retries, `rpc_timeout_s` one attempt.
+
+    All calls raise TiKVError, also when PD can't be reached.
+    """
+
+    def __init__(
+        self, pd: PDClient, *, tls: TLS | None = None, timeout_s: float = 30.0, rpc_timeout_s: float = 10.0
+    ) -> None:
+        self._pd = pd
+        self._timeout_s = timeout_s
+        self._rpc_timeout_s = rpc_timeout_s
+        self._cache = RegionCache(pd)
+        self._channels = Channels(tls)
+        self._closed = threading.Event()
+
+    def get(self, key: bytes, ts: int) -> bytes | None:
+        """The value of a key as of a TSO, None if it has none.
+
+        TiKV stores no empty values, and before 4.0 it answers with one, without `not_found`, for a key that isn't
+        there.
+        """
+        backoff = self._backoff()
+        while True:
+            request = pb.tikv.GetRequest(key=key, version=ts)
+            response = self._send("KvGet", key, request, pb.tikv.GetResponse, backoff)[1]
+            if not response.HasField("error"):
+                return bytes(response.value) or None
+            self._key_error("KvGet", key, response.error, backoff)
+
+    def scan(
+        self, start: bytes, end: bytes, ts: int, limit: int = 256, *, keys_only: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values with start <= key < end as of a TSO, ascending. An empty end is unbounded. `keys_only`: the
+        values stay in TiKV, and are empty here.
+
+        `limit` pairs travel at a time; each such step has the whole time-out.
+        """
+        key = start
+        backoff = self._backoff()
+        while not end or key < end:
+            region = self._locate("KvScan", key, backoff)
+            stop = min((bound for bound in (end, region.end_key) if bound), default=b"")
+            request = pb.tikv.ScanRequest(start_key=key, end_key=stop, limit=limit, version=ts, key_only=keys_only)
+            response = self._scan_step(key, region, request, backoff)
+            if response is None:
+                continue
+            last = key
+            for pair in response.pairs:
+                last = pair.key
+                yield pair.key, pair.value
+            backoff = (
+                self._backoff()
+            )  # all attempts at one step share one; what the caller does meanwhile doesn't count
+            if len(response.pairs) >= limit:
+                key = last + b"\x00"
+            elif not region.end_key:
+                return
+            else:
+                key = region.end_key
+
+    def mvcc_get(self, key: bytes) -> Mvcc:
+        """The lock and the records of a key. Reads only."""
+        backoff = self._backoff()
+        request = pb.tikv.MvccGetByKeyRequest(key=key)
+        response = self._send("MvccGetByKey", key, request, pb.tikv.MvccGetByKeyResponse, backoff)[1]
+        if response.error:
+            raise TiKVError(f"MvccGetByKey of key {key.hex()}: {response.error}")
+        info = response.info
+        held = info.lock
+        lock = MvccLock(held.start_ts, held.primary, held.ttl, held.type) if info.HasField("lock") else None
+        writes = (MvccWrite(w.type, w.start_ts, w.commit_ts, w.has_overlapped_rollback) for w in info.writes)
+        return Mvcc(lock, tuple(writes))
+
+    def mvcc_get_many(self, keys: Collection[bytes]) -> dict[bytes, Mvcc]:
+        """Return `mvcc_get` of each key, several at a time."""
+        wanted = list(keys)
+        with ThreadPoolExecutor(min(_MAX_PARALLEL_MVCC, len(wanted) or 1), thread_name_prefix="tikv-mvcc") as threads:
+            return dict(zip(wanted, threads.map(self.mvcc_get, wanted), strict=True))
+
+    def check_txn_status(
+        self, primary: bytes, start_ts: int, caller_start_ts: int, current_ts: int, *, rollback_if_not_exist: bool
+    ) -> TxnStatus:
+        """What became of a transaction, by its primary key. This WRITES: an expired lock is rolled back, and with
+        `rollback_if_not_exist` a transaction without any trace too. Never pass a timestamp above PD's: TiKV's
+        own clock follows it. `Mvcc.status` reads only, ask it first.
+        """
+        backoff = self._backoff()
+        request = pb.tikv.CheckTxnStatusRequest(
+            primary_key=primary,
+            lock_ts=start_ts,
+            caller_start_ts=caller_start_ts,
+            current_ts=current_ts,
+            rollback_if_not_exist=rollback_if_not_exist,
+        )
+        response = self._send("KvCheckTxnStatus", primary, request, pb.tikv.CheckTxnStatusResponse, backoff)[1]
+        if response.HasField("error"):
+            if response.error.HasField("txn_not_found"):
+                return TxnStatus(TxnKind.NOT_FOUND)
+            raise TiKVError(
+                f"KvCheckTxnStatus of transaction {start_ts}, primary {primary.hex()}: {_error_text(response.error)}"
+            )
+        if response.lock_ttl:
+            return TxnStatus(TxnKind.LOCKED, ttl_ms=response.lock_ttl)
+        if response.commit_version:
+            return TxnStatus(TxnKind.COMMITTED, commit_ts=response.commit_version)
+        if response.action in (pb.tikv.NoAction, pb.tikv.TTLExpireRollback, pb.tikv.LockNotExistRollback):
+            return TxnStatus(TxnKind.ROLLED_BACK)
+        return TxnStatus(TxnKind.UNDECIDED)
+
+    def close(self) -> None:
+        """Closes the connections; the PD client stays open."""
+        self._closed.set()
+        self._channels.close()
+
+    def __enter__(self) -> TiKVClient:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _backoff(self) -> Backoff:
+        return Backoff(Deadline(self._timeout_s), self._closed.wait)
+
+    def _channel(self, address: str) -> grpc.Channel:
+        try:
+            return self._channels.get(address)
+        except ClosedError as error:
+            raise TiKVError("the TiKV client is closed") from error
+        except OSError as error:
+            raise TiKVError(f"TLS to TiKV at {address}: {error}") from error
+
+    def _locate(self, method: str, key: bytes, backoff: Backoff) -> Region:
+        while True:
+            try:
+                return self._cache.locate(key)
+            except PDError as error:
+                if not backoff.wait("pd", 500, 3000):
+                    raise TiKVError(f"{method}: region of key {key.hex()} unknown: {error}") from error
+
+    def _send(self, method: str, key: bytes, request: Any, response_type: Any, backoff: Backoff) -> tuple[Region, Any]:
+        """Sends a request for one key until a region serves it."""
+        while True:
+            region = self._locate(method, key, backoff)
+            response = self._attempt(_Call(method, key, backoff), region, request, response_type)
+            if response is not None:
+                return region, response
+
+    def _attempt(self, call: _Call, region: Region, request: Any, response_type: Any) -> Any | None:
+        """One attempt. None: the region couldn't serve it; the cache is corrected, the wait is over, locate again."""
+        try:
+            peer = self._cache.leader_of(region)
+            address = self._cache.address(peer.store_id)
+        except PDError as error:
+            self._cache.invalidate(region)
+            self._wait(call, region, "pd", (500, 3000), str(error))
+            return None
+        request.context.CopyFrom(
+            pb.tikv.Context(
+                region_id=region.id,
+                region_epoch=pb.metapb.RegionEpoch(conf_ver=region.conf_ver, version=region.version),
+                peer=pb.metapb.Peer(id=peer.id, store_id=peer.store_id),
+            )
+        )
+        try:
+            rpc = self._channel(address).unary_unary(
+                f"/tikvpb.Tikv/{call.method}",
+                request_serializer=type(request).SerializeToString,
+                response_deserializer=response_type.FromString,
+            )
+            response = rpc(request, timeout=max(0.05, min(self._rpc_timeout_s, call.backoff.deadline.left())))
+        except ValueError as error:
+            raise TiKVError(f"{call.method}: the TiKV client is closed") from error
+        except grpc.RpcError as error:
+            self._cache.forget_store(peer.store_id)
+            self._cache.next_peer(region)
+            self._wait(call, region, "rpc", (100, 2000), f"store {address}: {describe(error)}")
+            return None
+        if not response.HasField("region_error"):
+            return response
+        self._handle(call, region, peer, response.region_error)
+        return None
+
+    def _handle(self, call: _Call, region: Region, peer: Peer, error: pb.errorpb.Error) -> None:
+        kind = next((field.name for field, _ in error.ListFields() if field.name != "message"), "unknown")
+        words = f"{kind}: {error.message}"
+        if kind in _FATAL_ERRORS:
+            raise TiKVError(f"{call.method} of key {call.key.hex()} in region {region.id}: {words}")
+        if kind == "not_leader":
+            leader = error.not_leader.leader
+            if leader.id:
+                self._cache.switch_leader(region, Peer(leader.id, leader.store_id, leader.role))
+                # At once, as a rule; the tiny wait is for two stores that name each other.
+                self._wait(call, region, "leader", (1, 500), words)
+                return
+            self._cache.invalidate(region)
+            self._wait(call, region, "no_leader", (2, 500), words)
+        elif kind == "epoch_not_match":
+            current = list(error.epoch_not_match.current_regions)
+            if not current:
+                self._cache.invalidate(region)
+            elif not self._cache.replace(region, current):
+                self._wait(call, region, "epoch", (2, 500), words)
+                return
+            self._wait(call, region, "epoch_new", (1, 500), words)
+        elif kind == "server_is_busy":
+            base = error.server_is_busy.backoff_ms or 2000
+            self._wait(call, region, kind, (base, max(base, 10_000)), words)
+        elif kind in _BACKOFF_MS:
+            self._wait(call, region, kind, _BACKOFF_MS[kind], words)
+        else:  # region_not_found, key_not_in_region, store_not_match, mismatch_peer_id and whatever comes
+            self._cache.invalidate(region)
+            if kind == "store_not_match":
+                self._cache.forget_store(peer.store_id)
+            self._wait(call, region, "lookup", (2, 500), words)
+
+    def _wait(self, call: _Call, region: Region, kind: str, bounds: tuple[float, float], words: str) -> None:
+        """Wait before the next attempt; `bounds`: the first wait and the longest of this kind, in ms."""
+        if self._closed.is_set():
+            raise TiKVError(f"{call.method}: the TiKV client is closed")
+        if not call.backoff.wait(kind, *bounds):
+            raise TiKVError(
+                f"{call.method} of key {call.key.hex()} in region {region.id} failed for"
+                f" {call.backoff.deadline.seconds:g} s; "
+                f"last failure: {words}"
+            )
+
+    def _scan_step(
+        self, key: bytes, region: Region, request: pb.tikv.ScanRequest, backoff: Backoff
+    ) -> pb.tikv.ScanResponse | None:
+        """One page, free of locks. None: locate the key again."""
+        while True:
+            response: pb.tikv.ScanResponse | None = self._attempt(
+                _Call("KvScan", key, backoff), region, request, pb.tikv.ScanResponse
+            )
+            if response is None:
+                return None
+            errors = [(pair.key, pair.error) for pair in response.pairs if pair.HasField("error")]
+            if response.HasField("error"):
+                errors.insert(0, (key, response.error))
+            if not errors:
+                return response
+            self._key_error("KvScan", *errors[0], backoff)
+
+    def _key_error(self, method: str, key: bytes, error: pb.tikv.KeyError, backoff: Backoff) -> None:
+        """Waits for a lock, and clears it away if its transaction is dead. TiKVError for any other trouble."""
+        if not error.HasField("locked"):
+            raise TiKVError(f"{method} of key {key.hex()}: {_error_text(error)}")
+        lock = error.locked
+        if not backoff.wait("locked", 50, 3000):
+            raise TiKVError(
+                f"{method}: key {key.hex()} stayed locked for {backoff.deadline.seconds:g} s by transaction "
+                f"{lock.lock_version}, primary {lock.primary_lock.hex()}"
+            )
+        try:
+            now = self._pd.tso()
+        except PDError as pd_error:
+            raise TiKVError(f"{method}: key {key.hex()} is locked and PD gives no timestamp: {pd_error}") from pd_error
+        if tso.physical_ms(lock.lock_version) + lock.lock_ttl >= tso.physical_ms(now):
+            return
+        status = self.check_txn_status(lock.primary_lock, lock.lock_version, 0, now, rollback_if_not_exist=True)
+        if status.kind not in (TxnKind.COMMITTED, TxnKind.ROLLED_BACK):
+            return
+        request = pb.tikv.ResolveLockRequest(
+            start_version=lock.lock_version, commit_version=status.commit_ts, keys=[lock.key or key]
+        )
+        response = self._send("KvResolveLock", lock.key or key, request, pb.tikv.ResolveLockResponse, backoff)[1]
+        if response.HasField("error"):
+            raise TiKVError(f"KvResolveLock of key {key.hex()}: {_error_text(response.error)}")
+
+
+def _error_text(error: pb.tikv.KeyError) -> str:
+    return " ".join(str(error).split()) or "unknown key error"

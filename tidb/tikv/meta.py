@@ -1,0 +1,147 @@
+"""TiDB's schema keys in TiKV, and the DDL jobs behind them.
+
+`M(name, kind) = 'm' ++ memcomparable(name) ++ u64(kind)` with kind 's' string, 'h' hash field, 'H' hash, 'l' list item,
+'L' list. Hash fields and list indexes follow it. The job history is the hash `DDLJobHistory`, field u64(job id).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from sluice.tidb.codec.memcomparable import encode_bytes
+from sluice.tidb.schema import parse_object
+from sluice.tidb.tikv.client import TiKVClient
+
+_HISTORY = "DDLJobHistory"
+_MAX_SINGLE_READS = 64
+"""More jobs than these are scanned for, from the first wanted one on."""
+_JOBS_PER_SCAN = 64
+"""A job of a table with a thousand columns is 600 KB."""
+_KEYS_PER_SCAN = 1024
+
+
+def string_key(name: str) -> bytes:
+    """The key of a string, as SchemaVersionKey or `Diff:<version>`."""
+    return _key(name, "s")
+
+
+def hash_prefix(name: str) -> bytes:
+    """What all fields of a hash begin with."""
+    return _key(name, "h")
+
+
+def hash_end(name: str) -> bytes:
+    """The first key after all fields of a hash."""
+    return _key(name, chr(ord("h") + 1))
+
+
+def hash_field_key(name: str, field: bytes) -> bytes:
+    """The key of one field of a hash, as field `Table:42` of hash `DB:130`."""
+    return hash_prefix(name) + encode_bytes(field)
+
+
+def history_job_key(job_id: int) -> bytes:
+    """The key of a finished DDL job."""
+    return hash_field_key(_HISTORY, job_id.to_bytes(8, "big"))
+
+
+def read_ddl_job(tikv: TiKVClient, job_id: int, ts: int) -> dict[str, Any] | None:
+    """A finished DDL job (TiDB's job JSON) as of a TSO. None: not (yet) in the history.
+
+    TiDB puts a job there one transaction after the one whose binlog names it: ask again with a later TSO.
+    """
+    value = tikv.get(history_job_key(job_id), ts)
+    return None if value is None else _job(value, job_id)
+
+
+def read_ddl_jobs(tikv: TiKVClient, ts: int) -> Iterator[dict[str, Any]]:
+    """All finished DDL jobs as of a TSO, by ascending job id."""
+    for job_id, value in read_raw_ddl_jobs(tikv, ts):
+        yield _job(value, job_id)
+
+
+def read_raw_ddl_jobs(tikv: TiKVClient, ts: int, known: Collection[int] = frozenset()) -> Iterator[tuple[int, bytes]]:
+    """The id and TiDB's JSON of each finished DDL job as of a TSO, by ascending id, without the `known` ones. Those are
+    told by their keys: a history of 100,000 jobs is a gigabyte, its keys 3 MB.
+    """
+    wanted = [job_id for job_id in _ddl_job_ids(tikv, ts) if job_id not in known] if known else None
+    if wanted is not None and len(wanted) <= _MAX_SINGLE_READS:
+        found = ((job_id, tikv.get(history_job_key(job_id), ts)) for job_id in wanted)
+        yield from ((job_id, value) for job_id, value in found if value is not None)
+        return
+    start = history_job_key(wanted[0]) if wanted else hash_prefix(_HISTORY)
+    for key, value in tikv.scan(start, hash_end(_HISTORY), ts, _JOBS_PER_SCAN):
+        if (job_id := _job_id(key)) not in known:
+            yield job_id, value
+
+
+def _ddl_job_ids(tikv: TiKVClient, ts: int) -> Iterator[int]:
+    for key, _ in tikv.scan(hash_prefix(_HISTORY), hash_end(_HISTORY), ts, _KEYS_PER_SCAN, keys_only=True):
+        yield _job_id(key)
+
+
+def _job_id(key: bytes) -> int:
+    start = len(hash_prefix(_HISTORY))
+    return int.from_bytes(key[start : start + 8], "big")
+
+
+def read_schema_version(tikv: TiKVClient, ts: int) -> int:
+    """TiDB's schema version as of a TSO; 0 before the first DDL."""
+    value = tikv.get(string_key("SchemaVersionKey"), ts)
+    return int(value) if value else 0
+
+
+def read_schema_diff(tikv: TiKVClient, version: int, ts: int) -> dict[str, Any] | None:
+    """What a schema version changed, as of a TSO: {"type" (of the job), "schema_id", "table_id" ...}; None without such
+    a version.
+    """
+    value = tikv.get(string_key(f"Diff:{version}"), ts)
+    return None if not value else parse_object(value, f"schema version {version}'s diff")
+
+
+def table_key(schema_id: int, table_id: int) -> bytes:
+    """Return the key of a table's TableInfo."""
+    return hash_field_key(f"DB:{schema_id}", f"Table:{table_id}".encode())
+
+
+def read_table_info(tikv: TiKVClient, schema_id: int, table_id: int, ts: int) -> dict[str, Any] | None:
+    """A table's TableInfo (TiDB's JSON) as of a TSO, in whatever state a schema change is; None without
+    such a table.
+    """
+    value = tikv.get(table_key(schema_id, table_id), ts)
+    return None if not value else parse_object(value, f"table {table_id}")
+
+
+def find_table_info(tikv: TiKVClient, schema: str, table: str, ts: int) -> dict[str, Any] | None:
+    """The TableInfo of a table by its name, in lower case, as of a TSO; None without such a table."""
+    for schema_info in _objects(tikv, "DBs", schema, ts):
+        if schema_info["db_name"]["L"] == schema:
+            for info in _objects(tikv, f"DB:{schema_info['id']}", table, ts):
+                if info["name"]["L"] == table:
+                    return info
+    return None
+
+
+def find_table_by_id(tikv: TiKVClient, table_id: int, ts: int) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Return the DBInfo and TableInfo of a table as of a TSO, in whatever database; None without such a table."""
+    for schema_info in _objects(tikv, "DBs", "", ts):
+        info = read_table_info(tikv, int(schema_info["id"]), table_id, ts)
+        if info is not None:
+            return schema_info, info
+    return None
+
+
+def _objects(tikv: TiKVClient, name: str, containing: str, ts: int) -> Iterator[dict[str, Any]]:
+    """The JSON objects in a hash with a text in them. Hashes of TiDB's schema hold counters too, in decimal digits."""
+    for key, value in tikv.scan(hash_prefix(name), hash_end(name), ts):
+        if value[:1] == b"{" and containing.encode() in value:
+            yield parse_object(value, f"key {key.hex()}")
+
+
+def _key(name: str, kind: str) -> bytes:
+    return b"m" + encode_bytes(name.encode()) + ord(kind).to_bytes(8, "big")
+
+
+def _job(value: bytes, what: object) -> dict[str, Any]:
+    return parse_object(value, f"DDL job {what}")

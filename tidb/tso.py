@@ -1,0 +1,123 @@
+"""TiDB's timestamps (TSO): `physical_ms << 18 | logical`, physical in Unix milliseconds, logical below 2^18.
+
+All arithmetic with them is here. Distances between two of them are TSO too (`span`), so that a limit can be added to a
+timestamp, or an array of them, without taking it apart.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime, timedelta
+
+from sluice.errors import RequestError
+
+LOGICAL_BITS = 18
+_LOGICAL_MASK = (1 << LOGICAL_BITS) - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MAX = (1 << 63) - 1  # timestamps travel as int64 in binlogs
+_FIRST_MS = 315_532_800_000  # 1980: TiDB is younger
+
+
+class MomentError(RequestError, ValueError):
+    """What a person typed is neither a TSO nor a time."""
+
+    way_out = "give the TSO as TiDB prints it, or a date-time such as 2026-11-21T09:30:00+00:00"
+
+
+def compose(physical_ms: int, logical: int = 0) -> int:
+    """The TSO of a physical time (Unix ms) and a logical counter. ValueError if either is out of range."""
+    if not 0 <= logical <= _LOGICAL_MASK:
+        raise ValueError(f"the logical part of a TSO is between 0 and {_LOGICAL_MASK}, not {logical}")
+    if not 0 <= physical_ms <= _MAX >> LOGICAL_BITS:
+        raise ValueError(f"{physical_ms} ms is outside what a TSO can hold")
+    return physical_ms << LOGICAL_BITS | logical
+
+
+FIRST = compose(_FIRST_MS)
+"""What is smaller is no timestamp of a TiDB: a job id, seconds, milliseconds."""
+
+
+def physical_ms(ts: int) -> int:
+    """The physical part of a TSO: Unix milliseconds."""
+    return ts >> LOGICAL_BITS
+
+
+def logical(ts: int) -> int:
+    """The logical counter of a TSO."""
+    return ts & _LOGICAL_MASK
+
+
+def last_of_ms(ts: int) -> int:
+    """The last TSO of the millisecond that a TSO is of."""
+    return ts | _LOGICAL_MASK
+
+
+def span(ms: int) -> int:
+    """So many milliseconds, to be added to a TSO or taken from it; may be negative."""
+    return ms << LOGICAL_BITS
+
+
+def ms_between(earlier: int, later: int) -> int:
+    """Milliseconds from one TSO to another; negative if `later` is the earlier one."""
+    return (later >> LOGICAL_BITS) - (earlier >> LOGICAL_BITS)
+
+
+def wall_clock() -> int:
+    """The first TSO of this millisecond by this machine's clock."""
+    return time.time_ns() // 1_000_000 << LOGICAL_BITS
+
+
+def from_datetime(moment: datetime) -> int:
+    """The smallest TSO of a moment, cut to milliseconds. A datetime without a zone is taken as UTC."""
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return compose((moment - _EPOCH) // timedelta(milliseconds=1))
+
+
+def to_datetime(ts: int) -> datetime:
+    """The physical part of a TSO as an aware datetime in UTC."""
+    return _EPOCH + timedelta(milliseconds=physical_ms(ts))
+
+
+def time_text(ts: int) -> str:
+    """The physical part as people read it: `2026-11-21 09:30:00.000 UTC`."""
+    return f"{to_datetime(ts).replace(tzinfo=None).isoformat(' ', 'milliseconds')} UTC"
+
+
+def text(ts: int) -> str:
+    """A TSO and the time it stands for: `466410000000000000 (2026-11-21 09:30:00.000 UTC)`."""
+    return f"{ts} ({time_text(ts)})"
+
+
+def parse_timestamp(text: str) -> int:
+    """A TSO from what a person types: the TSO's digits, or an ISO 8601 date-time (UTC unless it has a zone).
+
+    MomentError if it is neither. Digits that would lie before 1980 as a TSO are refused: they are seconds or
+    milliseconds, not a TSO.
+    """
+    text = text.strip()
+    if re.fullmatch(r"[0-9]+", text):
+        ts = int(text)
+        if ts > _MAX or 0 < ts < FIRST:
+            raise MomentError(
+                f"{text} is not a TSO of our time; give the TSO as TiDB prints it, or a date-time like"
+                " 2026-11-21T09:30:00"
+            )
+        return ts
+    try:
+        return from_datetime(datetime.fromisoformat(text))
+    except ValueError as error:
+        raise MomentError(
+            f"{text!r} is neither a TSO (digits) nor an ISO date-time such as 2026-11-21T09:30:00+00:00"
+        ) from error
+
+
+def parse_moment(text: str) -> int:
+    """As `parse_timestamp`, but a date-time is the last TSO of its millisecond, so that everything committed until then
+    is in; and ``before:`` with a commit timestamp (TSO) is the moment right before that commit.
+    """
+    if match := re.fullmatch(r"before[:\s]\s*([0-9]+)", text.strip()):
+        return parse_timestamp(match[1]) - 1
+    ts = parse_timestamp(text)
+    return ts if text.strip().isdigit() else last_of_ms(ts)
