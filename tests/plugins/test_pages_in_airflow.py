@@ -427,8 +427,8 @@ def test_a_long_value_is_cut_and_shown_whole_when_one_asks(look, pages):
 
 def test_a_search_is_kept_in_the_address_and_finds_by_key(look, pages):
     tab = look("/sluice/transactions")
-    tab.locator("#search #key").submit("2")
-    tab.locator("#search #table").submit("d.*")
+    tab.locator("#search #key").fill("2")
+    tab.locator("#search #table").fill("d.*")
     tab.get_by_role("button", name="Search").click()
     expect(tab.locator("#entries li")).to_have_count(1)
     assert "key=2" in tab.url
@@ -436,7 +436,7 @@ def test_a_search_is_kept_in_the_address_and_finds_by_key(look, pages):
     expect(tab.locator("#way-out")).to_be_visible()
     tab.go_back()
     expect(tab.locator("#entries li")).to_have_count(1)
-    tab.locator("#search #key").submit("77")
+    tab.locator("#search #key").fill("77")
     tab.get_by_role("button", name="Search").click()
     expect(tab.locator("#foot")).to_contain_text("That is all there is")
     expect(tab.locator("#entries li")).to_have_count(0)
