@@ -45,7 +45,7 @@ class SluiceError(Exception):
         message = str(self.args[0]) if self.args else ""
         if self._shown in message:
             return message
-        return f"{message}{' Way out:' if message.endswith(_SENTENCE_ENDS) else ';'} {self._shown}"
+        return f"{message}{' Hint:' if message.endswith(_SENTENCE_ENDS) else ';'} {self._shown}"
 
 
 class RequestError(SluiceError):

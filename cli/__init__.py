@@ -75,10 +75,10 @@ _TRANSIENT = 3
 _EXIT_CODES = """\b
 Exit codes:
   0    done
-  1    what was asked for can't be done, or something differs; the text says what
+  1    the request can't be done, or a difference was found; the text says which
   2    wrong usage
-  3    something that passes is in the way: try again
-  4    replication has stopped, and waits until somebody decides; the text says the way out
+  3    a transient error: try again
+  4    replication has stopped until you act; the hint says what to do
   130  interrupted
 """
 
@@ -115,7 +115,7 @@ def main(argv: list[str] | None = None) -> int:
             traceback.print_exception(error)
         click.echo(f"sluice: {told}", err=True)
         if not isinstance(told, RequestError) and told.way_out not in str(told):
-            click.echo(f"way out: {told.way_out}", err=True)
+            click.echo(f"hint: {told.way_out}", err=True)
         sys.exit(_TRANSIENT if told.transient else told.exit_code)
     sys.exit(status if isinstance(status, int) else 0)
 

@@ -22,7 +22,7 @@ def lines(status: ArchiveStatus, *, every_table: bool) -> Iterator[str]:
     yield from (f"DAMAGED     {fault}" for fault in status.faults)
     for failure in status.failures:
         yield f"STOPPED     {failure.what}, {_moment(tso.compose(failure.made_ms))}: {failure.said}"
-        yield f"way out     {failure.way_out}"
+        yield f"hint        {failure.way_out}"
     yield from _tables(status, every_table=every_table)
     yield from _bases(status)
     yield from _space(status)
@@ -115,7 +115,7 @@ def _drill(status: ArchiveStatus) -> Iterator[str]:
         said = f": {status.drill['said']}" if status.drill["said"] else ""
         yield f"drill       {when}: {status.drill['state'].upper()}{said}"
         if status.drill["way_out"]:
-            yield f"way out     {status.drill['way_out']}"
+            yield f"hint        {status.drill['way_out']}"
 
 
 def _days(days: float) -> str:

@@ -22,7 +22,7 @@ def job_lines(job: dict[str, Any]) -> list[str]:
     if job["said"]:
         lines.append(job["said"])
     if job["way_out"]:
-        lines.append(f"way out: {job['way_out']}")
+        lines.append(f"hint: {job['way_out']}")
     return lines
 
 

@@ -148,7 +148,7 @@ _AFTERWARDS = {
     "compact": "`airflow dags unpause archive`",
     "retain": "the next run of the DAG archive tries again",
 }
-"""What is done when the way out has been gone, where it isn't replication that has stopped."""
+"""What to run after the hint was followed; for all others `sluice resume`."""
 
 
 def _order_lines(orders: dict[str, Any]) -> list[str]:
@@ -157,7 +157,7 @@ def _order_lines(orders: dict[str, Any]) -> list[str]:
         lines.append(
             f"STOPPED     {failure['what']}, at {tso.text(tso.compose(failure['made_ms']))}: {failure['said']}"
         )
-        lines.append(f"way out     {failure['way_out']}; then {_AFTERWARDS.get(failure['what'], '`sluice resume`')}")
+        lines.append(f"hint        {failure['way_out']}; then {_AFTERWARDS.get(failure['what'], '`sluice resume`')}")
     paused = [what for what in ("land", "apply") if orders[f"{what}_paused"]]
     if paused:
         lines.append(f"paused      {' and '.join(paused)}; `sluice resume` goes on")

@@ -1,7 +1,7 @@
 """The edge to Airflow: a task's work, and what becomes of its errors.
 
 What passes is waited for, also before the loops have begun. An error that doesn't pass fails the task at once: it is
-written down where `sluice status` finds it, and its way out is the last line of the task's log.
+written down where `sluice status` finds it, and its hint is the last line of the task's log.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _POLL_INTERVAL_S = 0.5
 
 
 class TaskFailedPermanently(SluiceError, AirflowFailException):  # type: ignore[misc] # Airflow is untyped
-    """Airflow doesn't try the task again. Every one has a way out of its own."""
+    """Airflow doesn't try the task again. Each one has a hint of its own."""
 
     way_out = "see the task's log"
 

@@ -15,10 +15,10 @@ __all__ = ["TASK_ERRORS", "say_way_out"]
 
 
 def say_way_out(context: Mapping[str, Any]) -> None:
-    """To be called by Airflow when a task has failed, after all else: the way out is the log's last line."""
+    """Log the error's hint as the last line of a failed task; Airflow calls it after all else."""
     error = context.get("exception")
     if isinstance(error, SluiceError) and error.way_out:
-        logging.getLogger("sluice").error("way out: %s", error.way_out)
+        logging.getLogger("sluice").error("hint: %s", error.way_out)
 
 
 TASK_ERRORS: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The page Transactions: what was committed, by time, table and key; a transaction's rows; its way out."""
+"""The page Transactions: what was committed, by time, table and key; a transaction's rows; what one can do."""
 
 from __future__ import annotations
 

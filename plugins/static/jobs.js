@@ -60,7 +60,7 @@ function opencard(job, detail, around) {
     bar(job),
     numbers(job),
     job.said && h("p", { class: "said bad" }, withoutWayOut(job)),
-    job.way_out && h("p", {}, h("strong", {}, "Way out: "), job.way_out),
+    job.way_out && h("p", {}, h("strong", {}, "Hint: "), job.way_out),
     wayOut(job, around),
     h("p", { class: "quiet small" }, asked(job, around)),
     details(job, detail, around),
@@ -100,10 +100,10 @@ function numbers({ progress, state }) {
   return h("div", { class: "measures" }, parts.map(([value, name]) => h("span", {}, h("b", {}, value), ` ${name}`)), doing && h("span", { class: "quiet" }, progress.doing.join(", ")));
 }
 
-// An error's text ends with its way out, which stands below.
+// An error's text may end with its hint, which the page shows below.
 function withoutWayOut({ said, way_out }) {
-  const end = `; ${way_out}`;
-  return way_out && said.endsWith(end) ? said.slice(0, -end.length) : said;
+  const end = way_out && [`; ${way_out}`, ` Hint: ${way_out}`].find((text) => said.endsWith(text));
+  return end ? said.slice(0, -end.length) : said;
 }
 
 // Of what nobody runs, and no DAG came with, the command line is the way on.
@@ -200,7 +200,7 @@ function list(jobs, found, around) {
           h("span", { class: "quiet" }, job.progress.rows > 0 && `${many(job.progress.rows, "row")}, `, `took ${span(job.since_ms - job.made_ms)}, ${ago(job.since_ms)}`),
         ),
         job.said && h("p", { class: "quiet" }, withoutWayOut(job)),
-        job.way_out && h("p", { class: "quiet" }, `Way out: ${job.way_out}`),
+        job.way_out && h("p", { class: "quiet" }, `Hint: ${job.way_out}`),
         details(job, found.get(job.id), around),
       ),
     ),

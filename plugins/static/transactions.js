@@ -1,4 +1,4 @@
-// What was committed, the newest first: searched by time, table and key. One transaction with its rows, and its way out.
+// What was committed, the newest first: searched by time, table and key. One transaction with its rows, and what one can do about it.
 
 import { h } from "./dom.js";
 import { count, many, moment, size, span, tsoMs } from "./format.js";
@@ -60,7 +60,7 @@ function drawList(list, around) {
   return [
     h("div", { class: "head", id: "title" }, h("h1", {}, "Transactions"), form(around)),
     search(around),
-    list.problem && h("section", { class: "held bad", id: "problem" }, h("p", {}, h("strong", {}, "It can't be looked further back: "), plain(list.problem)), list.wayOut && h("p", {}, "Way out: ", plain(list.wayOut))),
+    list.problem && h("section", { class: "held bad", id: "problem" }, h("p", {}, h("strong", {}, "It can't be looked further back: "), plain(list.problem)), list.wayOut && h("p", {}, "Hint: ", plain(list.wayOut))),
     list.unknown.length > 0 && h("section", { class: "held warn", id: "unknown" }, h("p", {}, "No table that was looked at so far has a column ", list.unknown.map((column, i) => [i > 0 && " or ", name(column)]), ".")),
     card({ id: "list", class: "flush" }, entries(list, around), foot(list, around)),
   ];
@@ -210,8 +210,8 @@ function wayOut(one, state, around) {
   const may = around.dags.operate?.may;
   const skips = !state.applied && !state.decision && !one.left_out;
   return card(
-    { id: "way-out" },
-    h("h2", {}, "Way out"),
+    { id: "remedies" },
+    h("h2", {}, "What you can do"),
     state.problem && h("p", { class: "bad-text" }, "Whether it is applied can't be known now: ", plain(state.problem)),
     state.decision && decided(state.decision, one, state, may, around),
     skips && skip(one, may, state.applied === false, around),
@@ -262,7 +262,7 @@ function undo(one, around) {
     { class: "stack", id: "undo" },
     h("p", {}, "It can be taken back by SQL that is made of its old values. You run it in TiDB, upstream; the downstream follows by replication. Nothing is written here."),
     h("div", {}, button(seen?.undoing ? "Looking …" : told ? "Look again" : "Show the SQL, and try it on the replica", () => askUndo(one, around), { disabled: Boolean(seen?.undoing) })),
-    told?.error && h("section", { class: "held bad" }, h("p", {}, plain(told.error)), told.wayOut && h("p", {}, "Way out: ", plain(told.wayOut))),
+    told?.error && h("section", { class: "held bad" }, h("p", {}, plain(told.error)), told.wayOut && h("p", {}, "Hint: ", plain(told.wayOut))),
     told && !told.error && outcome(told),
     told?.sql && h("div", { class: "stack" }, h("div", { class: "row end" }, button("Copy", () => copy(told.sql, around)), button("Save", () => save(`undo-${one.commit_ts}.sql`, told.sql))), h("pre", { class: "sql tall", tabindex: 0 }, plain(told.cut ? `${told.sql}…` : told.sql))),
     told?.cut && h("p", { class: "quiet" }, "It is longer than a page shows: ", h("code", {}, `sluice undo ${one.commit_ts} --output undo.sql`), " writes all of it."),

@@ -81,7 +81,7 @@ def test_4_replication_has_stopped_and_waits_for_somebody(sluice, config):
     relay.failures.note(Failure("apply", "a DDL can't be executed", "`sluice ddl skip 7`", TS >> 18))
     done = sluice.started("status")
     assert done.returncode == 4
-    assert re.search("STOPPED +apply, at .*: a DDL can't be executed\nway out +`sluice ddl skip 7`", done.stdout)
+    assert re.search("STOPPED +apply, at .*: a DDL can't be executed\nhint +`sluice ddl skip 7`", done.stdout)
     assert "airflow dags unpause" in sluice.typed("resume").stdout
     relay.failures.clear("apply")
     assert sluice.typed("status").returncode == 3

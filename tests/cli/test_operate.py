@@ -226,7 +226,7 @@ def test_status_shows_the_jobs_that_are_not_over_how_far_they_are_and_what_they_
     said = sluice("status", code=3).stdout
     assert "job         backfill: failed, 25 %, 700 rows, 1.0 MB of about 4.0 MB, 1 of 4 chunks" in said
     assert "            d.item has a column that the downstream lacks" in said
-    assert "            way out: add it there" in said
+    assert "            hint: add it there" in said
     (shown,) = orders(settings)["jobs"]
     assert (shown["id"], shown["state"], shown["progress"]["percent"]) == ("backfill", "failed", 25)
     with job.run(Runner("another test")) as run:

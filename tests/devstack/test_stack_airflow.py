@@ -187,7 +187,7 @@ def test_a_terminal_error_fails_the_tasks_once_pauses_the_dag_and_says_the_way_o
         assert (task["state"], task["try_number"]) == ("failed", 1)
         lines = call(f"{run}/{task['task_id']}/logs/1")["content"]
         told = [line for line in lines if line["event"] not in ("::group::Post Execute", "::endgroup::")]
-        assert told[-1]["event"].startswith("way out: "), told[-5:]
+        assert told[-1]["event"].startswith("hint: "), told[-5:]
         assert any(f"{task['task_id']} has stopped" in str(line) for line in told)
 
     damaged.unlink()
@@ -195,7 +195,7 @@ def test_a_terminal_error_fails_the_tasks_once_pauses_the_dag_and_says_the_way_o
     assert told.returncode == 4
     for task in ("land", "apply"):
         assert re.search(f"STOPPED +{task}, at .*{damaged.name}", told.stdout), told.stdout
-    assert told.stdout.count("way out ") == 2
+    assert told.stdout.count("hint ") == 2
 
     call("", is_paused=False)
     eventually(
@@ -235,7 +235,7 @@ def test_a_bootstrap_is_asked_for_by_rest_and_what_hinders_it_ends_it_at_once_wi
     assert {states[name][0] for name in ("prepare", "copy", "finish")} == {"upstream_failed"}
     lines = eventually(lambda: airflow._call("GET", f"{runs}/one/taskInstances/plan/logs/1")["content"], "no log")
     told = [line for line in lines if line["event"] not in ("::group::Post Execute", "::endgroup::")]
-    assert told[-1]["event"].startswith("way out: ") and "trigger the DAG" in told[-1]["event"], told[-5:]
+    assert told[-1]["event"].startswith("hint: ") and "trigger the DAG" in told[-1]["event"], told[-5:]
     assert any("/no/such/dump" in str(line) for line in told)
 
 

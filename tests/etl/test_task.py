@@ -70,7 +70,7 @@ def test_a_terminal_error_ends_the_task_for_good_and_is_there_to_be_read_until_i
     assert isinstance(caught.value, AirflowFailException)
     assert caught.value.__suppress_context__, "a stack trace tells operators nothing"
     say_way_out({"exception": caught.value})
-    assert caplog.records[-1].getMessage().startswith("way out: bring it back")
+    assert caplog.records[-1].getMessage().startswith("hint: bring it back")
     (failure,) = relay.failures.list()
     assert (failure.what, failure.said, failure.way_out) == (
         "apply", "a row is missing; bring it back", "bring it back",

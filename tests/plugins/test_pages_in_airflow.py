@@ -433,7 +433,7 @@ def test_a_search_is_kept_in_the_address_and_finds_by_key(look, pages):
     expect(tab.locator("#entries li")).to_have_count(1)
     assert "key=2" in tab.url
     tab.locator("#entries a").click()
-    expect(tab.locator("#way-out")).to_be_visible()
+    expect(tab.locator("#remedies")).to_be_visible()
     tab.go_back()
     expect(tab.locator("#entries li")).to_have_count(1)
     tab.locator("#search #key").fill("77")
@@ -445,7 +445,7 @@ def test_a_search_is_kept_in_the_address_and_finds_by_key(look, pages):
 def test_the_way_out_of_a_transaction_is_the_roles(look, pages):
     for who, buttons in (("vic", 0), ("uma", 1)):
         tab = look(f"/sluice/transactions?at={pages.pipeline.inserted}", who)
-        expect(tab.locator("#way-out")).to_contain_text("Whether it is applied can't be known")
+        expect(tab.locator("#remedies")).to_contain_text("Whether it is applied can't be known")
         expect(tab.get_by_role("button", name="Skip this transaction")).to_have_count(buttons)
 
 

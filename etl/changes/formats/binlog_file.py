@@ -41,7 +41,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class BinlogFileError(SluiceError):
-    """A binlog file isn't what it should be; names file, offset and the way out."""
+    """A binlog file isn't what it should be; names file, offset and a hint."""
 
     way_out = "bring back an undamaged copy of the file, or begin a new folder at an earlier commitTS"
 

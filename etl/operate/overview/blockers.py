@@ -31,10 +31,10 @@ def _stopped_blockers(seen: Overview, orders: Mapping[str, Any]) -> Iterator[str
     if orders.get("stopped"):
         yield f"applying has stopped: {orders['stopped']}"
     for failure in seen.failures:
-        yield f"{failure['what']} has stopped: {failure['said']}. Way out: {failure['way_out']}"
+        yield f"{failure['what']} has stopped: {failure['said']}. Hint: {failure['way_out']}"
     if seen.downstream.refused:
         yield (
-            f"the downstream refused changes: {seen.downstream.refused[:300]}. Way out: `sluice accept"
+            f"the downstream refused changes: {seen.downstream.refused[:300]}. Hint: `sluice accept"
             f" {seen.downstream.refusal}` or `sluice txn skip`"
         )
 

@@ -122,7 +122,7 @@ def test_what_holds_it_back_is_said_in_words_the_gravest_first(
     seen = overview(settings)
     assert [pump.state for pump in seen.pumps] == [PAUSED, IDLE]
     assert (seen.landing.state, seen.downstream.state) == (PAUSED, STOPPED)
-    assert seen.held_back[0].startswith("apply has stopped: table a.b: 1 row is missing. Way out: copy it again")
+    assert seen.held_back[0].startswith("apply has stopped: table a.b: 1 row is missing. Hint: copy it again")
     rest = "\n".join(seen.held_back)
     assert "landing is paused; `sluice resume`" in rest
     assert "pump p1 (p1:8250) is paused" in rest
