@@ -68,7 +68,7 @@ class _Poller:
 
     def __init__(self, pipelines: Pipelines, patience_s: float) -> None:
         """`patience_s`: how long a look takes at most."""
-        from sluice.etl.operate.polling import SourcePoller
+        from sluice.etl.cached_value import SourcePoller
 
         self._pipelines = pipelines
         self._timeout_s = patience_s
@@ -78,8 +78,8 @@ class _Poller:
         """One look at a pipeline; its error if it can't be seen now."""
         lag = f"{name} lag"
         questions = {name: lambda: self._overview(name), lag: lambda: self._points(name)}
-        answers = self._poller.ask(questions, self._timeout_s)
-        return PipelineView(name, answers.said.get(name), answers.said.get(lag, ()), answers.errors.get(name, ""))
+        answers = self._poller.poll(questions, self._timeout_s)
+        return PipelineView(name, answers.values.get(name), answers.values.get(lag, ()), answers.errors.get(name, ""))
 
     def _overview(self, name: str) -> Overview:
         from sluice.etl.operate.overview import overview

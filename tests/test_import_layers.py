@@ -27,6 +27,7 @@ PACKAGES = {
 }
 """What each may import of `sluice`."""
 ETL = {
+    "cached_value": set(),
     "lazy_exports": set(),
     "retry": set(),
     "changes": set(),
@@ -39,7 +40,7 @@ ETL = {
     "history": {"changes", "copy", "downstream", "lazy_exports", "retry", "settings", "spark"},
     "restore": {"apply", "changes", "copy", "downstream", "history", "lazy_exports", "settings", "spark"},
     "verify": {"apply", "changes", "copy", "downstream", "history", "lazy_exports", "retry", "settings", "spark"},
-    "operate": {"changes", "downstream", "history", "landing", "settings"},
+    "operate": {"cached_value", "changes", "downstream", "history", "landing", "settings"},
     "tasks": {"apply", "copy", "history", "landing", "restore", "retry", "settings", "spark", "verify"},
     "__init__": {"apply", "landing", "lazy_exports", "settings"},
 }  # fmt: skip

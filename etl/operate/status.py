@@ -9,9 +9,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from sluice.errors import SluiceError
+from sluice.etl.cached_value import SourcePoller
 from sluice.etl.downstream import Checkpoint, CheckpointError, DownstreamError
 from sluice.etl.downstream.sinks import hold_checkpoint, read_checkpoint
-from sluice.etl.operate.polling import SourcePoller
 from sluice.etl.settings import Downstream, Settings, Target, Upstream
 from sluice.relay import Failure, RelayLog
 from sluice.relay.jobs import Jobs
@@ -44,8 +44,8 @@ def status(settings: Settings) -> dict[str, Any]:
         "downstream": lambda: _checkpoint_of(settings, last.cluster_id if last is not None else 0),
         "upstream": lambda: registered_pumps(settings.upstream),
     }
-    asked = SourcePoller().ask(questions, _CHECKPOINT_TIMEOUT_S)
-    checkpoint: Checkpoint | None = asked.said.get("downstream")
+    asked = SourcePoller().poll(questions, _CHECKPOINT_TIMEOUT_S)
+    checkpoint: Checkpoint | None = asked.values.get("downstream")
     at = checkpoint.commit_ts if checkpoint else None
     refused = checkpoint.flight.refused if checkpoint and checkpoint.flight else None
     waiting = max(0, tso.ms_between(at, last.hi)) if last is not None and at is not None else None
@@ -59,7 +59,7 @@ def status(settings: Settings) -> dict[str, Any]:
         "landed_not_applied_ms": waiting,
         "lag_ms": max(0, now_ms() - tso.physical_ms(at)) if at else None,
         **orders(settings),
-        "pumps": asked.said.get("upstream", []),
+        "pumps": asked.values.get("upstream", []),
         "errors": asked.errors,
     }
 

@@ -11,9 +11,9 @@ from functools import partial
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from sluice.etl.cached_value import SourcePoller
 from sluice.etl.operate.metrics.families import families
 from sluice.etl.operate.metrics.pipeline_sample import PipelineSample, sample
-from sluice.etl.operate.polling import SourcePoller
 from sluice.etl.settings.pipelines import NamedPipeline
 
 __all__ = ["PipelineCollector"]
@@ -102,10 +102,10 @@ class PipelineCollector:
         questions = {
             name: partial(self._sample_pipeline, pipeline, patience_s) for name, pipeline in self._pipelines.items()
         }
-        answers = self._poller.ask(questions, self._timeout_s)
+        answers = self._poller.poll(questions, self._timeout_s)
         now_ms, ended = time.time_ns() // 1_000_000, time.monotonic()
-        ages = {name: max(0, now_ms - at_ms) for name, at_ms in answers.as_of_ms.items()}
-        seen = {name: said for name, said in sorted(answers.said.items()) if ages[name] <= _MAX_SAMPLE_AGE_MS}
+        ages = {name: max(0, now_ms - at_ms) for name, at_ms in answers.updated_ms.items()}
+        seen = {name: said for name, said in sorted(answers.values.items()) if ages[name] <= _MAX_SAMPLE_AGE_MS}
         silent = frozenset(answers.errors)
         return _SampleSet(seen, {name: ages[name] for name in seen}, silent, ended - began, ended)
 

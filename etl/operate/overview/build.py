@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sluice.etl import operate
+from sluice.etl.cached_value import PollResults
 from sluice.etl.downstream import Checkpoint
 from sluice.etl.downstream.ownership import PipelineIdentity
 from sluice.etl.operate.overview.blockers import blockers
@@ -28,7 +29,6 @@ from sluice.etl.operate.overview.model import (
 )
 from sluice.etl.operate.overview.sizes import StorageSizes
 from sluice.etl.operate.overview.sources import RelayEnds, poll_all
-from sluice.etl.operate.polling import PollResults
 from sluice.etl.settings import Settings
 from sluice.relay import StopMark, WindowRecord
 from sluice.relay.measures import CounterDocument, CounterTotals
@@ -63,8 +63,8 @@ def overview(settings: Settings, patience_s: float = _POLL_TIMEOUT_S) -> Overvie
         failures=tuple(seen.orders.get("failures", ())),
         held_back=(),
         errors=answers.errors,
-        silent_ms=answers.silent_ms,
-        as_of_ms=answers.as_of_ms,
+        silent_ms=answers.unresponsive_since_ms,
+        as_of_ms=answers.updated_ms,
     )
     return replace(found, held_back=tuple(blockers(found, seen.orders)))
 
@@ -89,11 +89,11 @@ class _Inputs:
 
     @classmethod
     def from_results(cls, answers: PollResults) -> _Inputs:
-        now, said = time.time_ns() // 1_000_000, answers.said
+        now, said = time.time_ns() // 1_000_000, answers.values
         upstream_ms = now + said.get("clock", 0.0)
         relay: RelayEnds | None = said.get("relay")
         return cls(
-            frozenset(answers.missing),
+            frozenset(answers.unknown),
             now,
             upstream_ms,
             tuple(_pump_part(pump, upstream_ms) for pump in said.get("upstream", ())),

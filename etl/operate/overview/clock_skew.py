@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-from sluice.etl.operate.overview.cached_value import CachedValue
+from sluice.etl.cached_value import CachedValue
 from sluice.etl.settings import Settings, Upstream
 from sluice.tidb import PDClient, PDError, tso
 
@@ -40,9 +40,9 @@ def upstream_cluster_id(settings: Settings) -> int:
 
 def _latest_sample(settings: Settings) -> _PdSample:
     upstream = settings.upstream
-    asked = _samples.setdefault(upstream.pd_urls, CachedValue(lambda: _query_pd(upstream), _CACHE_TTL_S, _FIRST_WAIT_S))
+    cached = _samples.setdefault(upstream.pd_urls, CachedValue())
     try:
-        return asked.newest() or _PdSample()
+        return cached.latest(lambda: _query_pd(upstream), _CACHE_TTL_S, _FIRST_WAIT_S) or _PdSample()
     except (PDError, OSError):
         return _PdSample()
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sluice.etl.cached_value import CachedValue
 from sluice.etl.history.retain import archive_status
-from sluice.etl.operate.overview.cached_value import CachedValue
 from sluice.etl.settings import Settings
 
 __all__ = ["StorageSizes", "latest_sizes"]
@@ -63,6 +63,5 @@ def latest_sizes(settings: Settings) -> StorageSizes | None:
     OSError.
     """
     key = settings.relay.url, settings.archive_url
-    return _cached_sizes.setdefault(
-        key, CachedValue(lambda: _measure_sizes(settings), _CACHE_TTL_S, _FIRST_WAIT_S)
-    ).newest()
+    cached = _cached_sizes.setdefault(key, CachedValue())
+    return cached.latest(lambda: _measure_sizes(settings), _CACHE_TTL_S, _FIRST_WAIT_S)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluice.etl import operate
+from sluice.etl.cached_value import PollResults, SourcePoller
 from sluice.etl.downstream import Checkpoint
 from sluice.etl.downstream.ownership import downstream_name
 from sluice.etl.operate.overview.clock_skew import upstream_cluster_id, upstream_skew_ms
 from sluice.etl.operate.overview.sizes import latest_sizes
-from sluice.etl.operate.polling import PollResults, SourcePoller
 from sluice.etl.settings import Settings
 from sluice.relay import RelayLog, StopMark, WindowRecord
 from sluice.relay.measures import CounterStore
@@ -30,7 +30,7 @@ def poll_all(settings: Settings, patience_s: float) -> PollResults:
     checkpoint), ``orders``, ``measures``, ``verified``, ``archive`` (its sizes) and ``clock`` (ms).
     """
     parties = _poller_of(settings)
-    answers = parties.ask(_questions(settings, parties, patience_s), patience_s)
+    answers = parties.poll(_questions(settings, parties, patience_s), patience_s)
     if "relay" in answers.errors:
         for name in _RELAY_SOURCES:
             answers.errors.pop(name, None)
@@ -56,12 +56,12 @@ def known_checkpoint(settings: Settings, patience_s: float) -> KnownCheckpoint:
     """Through where the downstream is complete, as far as that is known within `patience_s`."""
     parties = _poller_of(settings)
     questions = _questions(settings, parties, patience_s)
-    answers = parties.ask({name: questions[name] for name in ("relay", "downstream")}, patience_s)
+    answers = parties.poll({name: questions[name] for name in ("relay", "downstream")}, patience_s)
     at_ts = None
-    if "downstream" in answers.said:
-        checkpoint: Checkpoint | None = answers.said["downstream"]
+    if "downstream" in answers.values:
+        checkpoint: Checkpoint | None = answers.values["downstream"]
         at_ts = checkpoint.commit_ts if checkpoint is not None else 0
-    if "downstream" not in answers.missing:
+    if "downstream" not in answers.unknown:
         return KnownCheckpoint(at_ts)
     said = answers.errors.get("relay") or answers.errors.get("downstream")
     return KnownCheckpoint(at_ts, said or "the downstream was asked and has not answered yet")

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
-import pytest
-
-from sluice.etl.operate.overview.cached_value import CachedValue
 from sluice.etl.operate.overview.clock_skew import upstream_skew_ms
 from sluice.etl.settings import Downstream, Relay, Settings, Upstream
 from tests.tidb.wire_cluster import Cluster
@@ -33,30 +29,3 @@ def test_an_upstream_that_lives_in_the_past_is_behind_this_machines_clock_by_as_
 
 def test_without_an_answer_of_pd_this_machines_clock_counts() -> None:
     assert upstream_skew_ms(settings("http://127.0.0.1:1")) == 0.0
-
-
-def test_what_is_found_out_in_the_background_is_told_as_it_was_found_last() -> None:
-    asked = threading.Semaphore(0)
-    answers = iter([1, 2])
-
-    def question() -> int:
-        asked.acquire()
-        return next(answers)
-
-    background = CachedValue(question, fresh_s=0.0, first_s=0.01)
-    assert background.newest() is None  # it takes longer than the first one waits
-    for answer in (1, 2):
-        asked.release()
-        until = time.monotonic() + PATIENCE_S
-        while background.newest() != answer:
-            assert time.monotonic() < until
-            time.sleep(0.01)
-    asked.release()  # ends the thread: there is no third answer
-
-
-def test_an_error_in_the_background_is_raised_where_somebody_wants_to_know() -> None:
-    def question() -> int:
-        raise OSError("away")
-
-    with pytest.raises(OSError, match="away"):
-        CachedValue(question, fresh_s=60.0, first_s=PATIENCE_S).newest()
