@@ -1,9 +1,9 @@
-"""DDL jobs executed downstream.
+"""Execute DDL jobs downstream.
 
-What a job means is known from the job (its type, the tables before it and those it leaves behind), never from its text,
-which depends on the session it was written in: statements are made from the tables. What a downstream can't hold is
-held in another form or left out, and reported as a warning; what can't be done at all is a DdlError that says how to go
-on.
+Statements are generated from the job: its type, the tables before it and those after it. Its text
+is never used, as what it means depends on the session that it was written in. What a downstream
+can't hold takes another form or is excluded, with a warning. What can't be executed at all raises
+DdlError with a hint.
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ from dataclasses import replace
 from sluice.etl.changes import server_errors
 from sluice.etl.changes.formats.ddl_text import charset_name, collation_name
 from sluice.etl.changes.formats.sql_text import quote_name, quote_table
-from sluice.etl.changes.formats.table_fallbacks import describe_fallback, with_server_computed
+from sluice.etl.changes.formats.table_fallbacks import (
+    Fallback,
+    describe_fallback,
+    with_server_computed,
+)
 from sluice.etl.changes.steps import ScopedDdl
 from sluice.etl.downstream import DownstreamError, MySQLSession
 from sluice.etl.downstream.ddl._alter import alterations, drop_foreign_keys
-from sluice.etl.downstream.ddl._attempts import allow_wide_rows, attempts, first_failure
+from sluice.etl.downstream.ddl._attempts import execute_first_accepted
 from sluice.etl.downstream.ddl._conversions import CannotConvert
 from sluice.etl.downstream.ddl._convert import ColumnConverter
 from sluice.etl.downstream.ddl._generate import create_table, create_view, sequence_statement
@@ -37,7 +41,7 @@ from sluice.tidb.schema import Table
 from sluice.tidb.table_name import argument
 
 _SWAP_ACTIONS = RENAMES | {Action.EXCHANGE_PARTITION, Action.RECOVER_TABLE, Action.TRUNCATE_TABLE}
-# Several statements that find out by themselves what is left to do.
+# They run several statements, and find out themselves which of them are still to run.
 _REPEATABLE_ACTIONS = {Action.DROP_SCHEMA, Action.RECOVER_SCHEMA, Action.TRUNCATE_TABLE}
 _HINT = (
     "make the statement possible downstream and let the task go on; or bring the downstream to the same result by hand,"
@@ -55,12 +59,13 @@ _COPY_AGAIN_HINT = (
 
 
 class DdlExecutor:
-    """Executes DDL jobs through a sink. Statements commit implicitly: the caller keeps a marker, see
-    `sluice.etl.apply`.
+    """Execute DDL jobs through a sink's session.
+
+    Statements commit implicitly, so the caller keeps a DDL marker (`sinks._idempotent_ddl`).
     """
 
     def __init__(self, session: MySQLSession, keep_dropped_s: int = 24 * 3600) -> None:
-        """`keep_dropped_s`: how long dropped tables are kept for RECOVER TABLE, in seconds of upstream time."""
+        """Keep dropped tables for RECOVER TABLE for `keep_dropped_s` of upstream time."""
         self._session = session
         self.recycle = RecycleBin(session, keep_dropped_s)
         self._converter = ColumnConverter(session)
@@ -86,8 +91,10 @@ class DdlExecutor:
         }
 
     def fingerprint(self, ddl: ScopedDdl) -> str:
-        """Describes what the DDL affects as it is downstream now; differs after the statement has run, if it leaves a
-        trace. A database that routes need is made before: it is no trace of the statement. Raises as `execute`.
+        """Return a digest of what the DDL affects, as it is downstream now.
+
+        It differs after the statement has run, if the statement leaves a trace. Databases that routes
+        need are created first: they are no trace of the statement. Raises as `execute`.
         """
         with self._errors(ddl):
             for schema in ddl.needs_schemas:
@@ -95,14 +102,17 @@ class DdlExecutor:
             return fingerprint(self._session, ddl, swaps=ddl.type in _SWAP_ACTIONS)
 
     def is_transactional(self, ddl: ScopedDdl) -> bool:
-        """Whether `execute` runs nothing that commits: it may share a transaction with the checkpoint and needs no
-        marker.
+        """Return whether nothing that `execute` runs commits.
+
+        Such a DDL may share a transaction with the checkpoint and needs no marker.
         """
         return ddl.type == Action.EXCHANGE_PARTITION and not self._session.dialect.exchanges_partitions
 
     def execute(self, ddl: ScopedDdl) -> list[str]:
-        """Run it; warnings about what was left out or done in another way. Raises DdlError, or DownstreamError when the
-        connection failed."""
+        """Run the DDL, and return warnings about what was excluded or executed in another form.
+
+        Raises DdlError, or DownstreamError when the connection failed.
+        """
         with self._errors(ddl):
             self._check_names(ddl)
             if ddl.merged and self._already_executed(ddl):
@@ -118,7 +128,8 @@ class DdlExecutor:
             return already_executed(self._session, ddl)
 
     def settle(self, ddl: ScopedDdl) -> list[str]:
-        """Make sure the result is what the upstream has, after a crash in the middle of `execute`.
+        """Make the result what the upstream has, after a crash in the middle of `execute`.
+
         Raises as `execute`.
         """
         with self._errors(ddl):
@@ -141,8 +152,9 @@ class DdlExecutor:
             return self._special.get(ddl.type, self._alter)(ddl)
 
     def reconcile_definitions(self, ddl: ScopedDdl) -> list[str]:
-        """The part of `reconcile` that may be done when later changes are downstream: no statement is run again, and no
-        row changed.
+        """Reconcile as far as it is safe when later changes are downstream.
+
+        Runs no statement again, and changes no row.
         """
         with self._errors(ddl), ddl_session(self._session):
             return reconcile(self._session, ddl, values=False)
@@ -165,13 +177,13 @@ class DdlExecutor:
             raise self._failure(ddl, str(error)) from error
 
     def _alter(self, ddl: ScopedDdl) -> list[str]:
-        """Make tables what they are after the job, from what they are."""
+        """Alter tables from what they are before the job to what they are after it."""
         known = {table.id for _, table in ddl.table_pairs()}
         effect = ddl.effect.tables
         if not ddl.schema_version and not effect:
-            return []  # a job that found its change made; records of today leave it out
+            return []  # the job found its change made already; window records omit such jobs by now
         if not effect or any(t is not None and t.is_base_table and i not in known for i, t in effect.items()):
-            raise self._failure(ddl, f"job type {ddl.type} doesn't say what becomes of which table")
+            raise self._failure(ddl, f"job type {ddl.type} doesn't name the tables that it changes")
         warnings: list[str] = []
         for old, table in ddl.table_pairs():
             if old.is_base_table and table.is_base_table:
@@ -179,40 +191,31 @@ class DdlExecutor:
         return warnings
 
     def _alter_one(self, ddl: ScopedDdl, old: Table, table: Table) -> list[str]:
-        refused: list[DownstreamError] = []
-        tried: list[tuple[list[str], bool]] = []
-        for form, within in attempts(table):
-            made = form(table)
-            statements, warnings = alterations(self._session, form(old), made, ddl)
-            if (statements, within) in tried:
-                continue
-            tried.append((statements, within))
-            try:
-                with contextlib.nullcontext() if within else allow_wide_rows(self._session):
-                    for statement in statements:
-                        warnings += self._execute(statement, ddl)
-            except DownstreamError as error:
-                if error.transient:
-                    raise
-                refused.append(error)
-                continue
-            if refused:
-                warnings += [
-                    f"executed in another form because {refused[0].message}",
-                    *describe_fallback(with_server_computed(table), made),
-                ]
-            return warnings
-        raise first_failure(refused)
+        made, warnings, rejection = execute_first_accepted(
+            self._session,
+            table,
+            lambda form: alterations(self._session, form(old), form(table), ddl),
+            lambda statement: self._execute(statement, ddl),
+        )
+        if rejection is not None:
+            warnings += [
+                f"executed in another form because {rejection.message}",
+                *describe_fallback(with_server_computed(table), made),
+            ]
+        return warnings
 
     def _execute(self, statement: str, ddl: ScopedDdl) -> list[str]:
-        """Run a statement; once more without the foreign keys that are in its way, or in a mode that converts what
-        doesn't fit.
+        """Run a statement, if need be twice.
+
+        The second time it runs without the foreign keys that prevented it, or in a mode that converts
+        values that don't fit.
         """
         try:
             self._session.execute(statement)
             return []
         except DownstreamError as error:
-            if error.code in server_errors.UNFIT_VALUE:  # TiDB's session wasn't strict, or it judged by another rule
+            # TiDB's session wasn't strict, or TiDB applied another rule.
+            if error.code in server_errors.UNFIT_VALUE:
                 return self._lenient(statement, error)
             if error.code not in server_errors.IN_FOREIGN_KEY:
                 raise
@@ -273,30 +276,29 @@ class DdlExecutor:
         ]
 
     def _create_one(self, ddl: ScopedDdl, table: Table) -> list[str]:
-        refused: list[DownstreamError] = []
-        for form, within in attempts(table):
-            made = form(table)
-            statement, left_out = create_table(made, self._session.dialect)
-            try:
-                with contextlib.nullcontext() if within else allow_wide_rows(self._session):
-                    self._session.execute(statement)
-            except DownstreamError as error:
-                if error.transient:
-                    raise
-                if error.code == server_errors.TABLE_EXISTS:
-                    return self._exists(ddl, table)
-                refused.append(error)
-                continue
-            left_out += describe_fallback(table, made)
-            if table.temp_table_type:
-                left_out.append(f"{table.full_name} is temporary upstream: an empty table stands for it")
-            if refused:
-                left_out.insert(0, f"{table.full_name}: created in another form because {refused[0].message}")
-            return left_out
-        raise first_failure(refused)
+        def plan(form: Fallback) -> tuple[list[str], list[str]]:
+            statement, warnings = create_table(form(table), self._session.dialect)
+            return [statement], warnings
 
-    def _exists(self, ddl: ScopedDdl, table: Table) -> list[str]:
-        """A table that is to be created is there already: fine if it is the one."""
+        def execute(statement: str) -> list[str]:
+            self._session.execute(statement)
+            return []
+
+        try:
+            made, warnings, rejection = execute_first_accepted(self._session, table, plan, execute)
+        except DownstreamError as error:
+            if error.transient or error.code != server_errors.TABLE_EXISTS:
+                raise
+            return self._check_existing(ddl, table)
+        warnings += describe_fallback(table, made)
+        if table.temp_table_type:
+            warnings.append(f"{table.full_name} is temporary upstream: an empty table stands for it")
+        if rejection is not None:
+            warnings.insert(0, f"{table.full_name}: created in another form because {rejection.message}")
+        return warnings
+
+    def _check_existing(self, ddl: ScopedDdl, table: Table) -> list[str]:
+        """Check that an existing table is the one that the DDL is to create."""
         if ddl.merged:
             differences = structure_differences(self._session, table)
             if differences:
@@ -313,7 +315,7 @@ class DdlExecutor:
         return [f"{table.full_name} {ALREADY_EXISTS}"]
 
     def _drop_table(self, ddl: ScopedDdl) -> list[str]:
-        # The job has names in lower case; how they are written is known from the table.
+        # The job has names in lower case; the table has them as they are written.
         schema, name = ddl.schema_name, ddl.table_name
         before = ddl.before
         warnings: list[str] = []
@@ -356,7 +358,7 @@ class DdlExecutor:
         return rename_tables(self._session, ddl)
 
     def _optional(self, ddl: ScopedDdl) -> list[str]:
-        """Views and sequences hold no rows: what the downstream doesn't take is left out."""
+        """Create views or sequences, except those that the downstream rejects: they hold no rows."""
         warnings = []
         for made in ddl.effect.tables.values():
             if made is None:
@@ -389,7 +391,7 @@ class DdlExecutor:
         if (kind == "SEQUENCE" and not dialect.has_sequences) or (
             not dialect.has_all_names and is_unnameable(known.name if known else ddl.table_name)
         ):
-            return []  # it was left out
+            return []  # it was excluded when it was created
         try:
             self._session.execute(f"DROP {kind} IF EXISTS {name}")
             return []

@@ -317,7 +317,7 @@ def test_what_cannot_be_done_is_an_error_that_says_where_and_how_to_go_on(sessio
     text = str(caught.value)
     for part in ("job 5", "commit_ts 100", "1062", "CREATE UNIQUE INDEX `uc` ON `t` (`c`)", "Hint"):
         assert part in text
-    with pytest.raises(DdlError, match="job type 99 doesn't say"):
+    with pytest.raises(DdlError, match="job type 99 doesn't name"):
         applier.run([ddl_step(99, "ALTER TABLE `t` DO SOMETHING NEW", "t", {})])
 
 
