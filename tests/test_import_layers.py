@@ -37,7 +37,7 @@ ETL = {
     "landing": {"changes", "downstream", "lazy_exports", "retry", "settings", "spark"},
     "apply": {"changes", "downstream", "lazy_exports", "retry", "settings", "spark"},
     "copy": {"changes", "downstream", "landing", "lazy_exports", "retry", "settings", "spark"},
-    "history": {"changes", "copy", "downstream", "lazy_exports", "retry", "settings", "spark"},
+    "history": {"cached_value", "changes", "copy", "downstream", "lazy_exports", "retry", "settings", "spark"},
     "restore": {"apply", "changes", "copy", "downstream", "history", "lazy_exports", "settings", "spark"},
     "verify": {"apply", "changes", "copy", "downstream", "history", "lazy_exports", "retry", "settings", "spark"},
     "operate": {"cached_value", "changes", "downstream", "history", "landing", "settings"},

@@ -4,13 +4,12 @@ with ten thousand tables takes its time, and one that is away mustn't keep anybo
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from sluice.errors import ours
+from sluice.etl.cached_value import CachedValue
 from sluice.etl.downstream import MySQLSession
 from sluice.etl.settings import Downstream
 from sluice.tidb.folded import folded
@@ -75,42 +74,21 @@ def _number(value: object) -> int | None:
 
 
 class DownstreamTablesCache:
-    """The tables of downstreams, each read in a thread of its own where somebody asks, and kept. Safe for threads."""
+    """Cache the tables of downstreams, each read in the background when a caller wants them. Threads may share it."""
 
     def __init__(
         self,
-        read: Callable[[Downstream], Mapping[tuple[str, str], DownstreamTableSize]] = read_tables,
-        fresh_s: float = CACHE_TTL_S,
+        read: Callable[[Downstream], Tables] = read_tables,
+        ttl_s: float = CACHE_TTL_S,
     ) -> None:
         self._read = read
-        self._ttl_s = fresh_s
-        self._lock = threading.Lock()
-        self._cached: dict[Downstream, tuple[float, DownstreamTables]] = {}
-        self._refreshing: dict[Downstream, threading.Event] = {}
+        self._ttl_s = ttl_s
+        self._cached: dict[Downstream, CachedValue[Tables]] = {}
 
     def of(self, downstream: Downstream, wait_s: float = 0.0) -> DownstreamTables:
-        """What was read last. If that is old it is read again, for which one waits so long at most."""
-        with self._lock:
-            read_s, kept = self._cached.get(downstream, (float("-inf"), DownstreamTables()))
-            if time.monotonic() - read_s < self._ttl_s:
-                return kept
-            done = self._refreshing.get(downstream)
-            if done is None:
-                done = self._refreshing[downstream] = threading.Event()
-                threading.Thread(target=self._work, args=(downstream, done), name="replica-tables", daemon=True).start()
-        done.wait(wait_s)
-        with self._lock:
-            found = self._cached.get(downstream, (0.0, DownstreamTables()))[1]
-            return replace(found, reading=downstream in self._refreshing)
-
-    def _work(self, downstream: Downstream, done: threading.Event) -> None:
-        with self._lock:
-            before = self._cached.get(downstream, (0.0, DownstreamTables()))[1]
-        try:
-            found = DownstreamTables(self._read(downstream), time.time_ns() // 1_000_000)
-        except Exception as error:
-            found = replace(before, problem=str(ours(error)))
-        with self._lock:
-            self._cached[downstream] = (time.monotonic(), found)
-            del self._refreshing[downstream]
-        done.set()
+        """Return what was read last. If it is older than `ttl_s` it is read again, for up to `wait_s` of waiting."""
+        cached = self._cached.setdefault(downstream, CachedValue())
+        cached.refresh(lambda: self._read(downstream), self._ttl_s)
+        state = cached.wait(wait_s)
+        problem = str(ours(state.error)) if state.error is not None else ""
+        return DownstreamTables(state.value or {}, state.updated_ms, problem, reading=state.running is not None)
