@@ -13,14 +13,14 @@ import json
 import threading
 import time
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
 from sluice.errors import Signal, SluiceError, ours
+from sluice.etl.cached_value import CachedValue
 
 __all__ = ["ResponseCache", "StillComputing", "accepted", "answer", "error_response", "response_cache"]
 
@@ -39,13 +39,6 @@ _MAX_ENTRIES = 500
 """Answers kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    document: Any
-    at: float
-    took: float
-
-
 class StillComputing(Signal):
     """There is no answer yet; it is being worked out."""
 
@@ -58,72 +51,48 @@ class ResponseCache:
         self._max_threads = threads
         self._threads: dict[Hashable, ThreadPoolExecutor] = {}
         self._lock = threading.Lock()
-        self._entries: dict[Key, _Entry] = {}
-        self._computing: dict[Hashable, Future[Any]] = {}
-        self._changes = 0
+        self._entries: dict[Key, CachedValue[Any]] = {}
 
     async def get(self, key: Key, work: Callable[[], Any], fresh_s: float = CACHE_TTL_S) -> tuple[Any, float]:
-        """What `work` returns, or returned a moment ago; or an older answer and its age in seconds, if a new one takes
-        long, else 0. `key`: what is asked, of which
-        pipeline, and what else it depends on. Raises what `work` raises, LookingError.
+        """Return what `work` returns, or returned a moment ago, and 0; if it takes long, an older answer and its age in
+        seconds. `key`: the question, its pipeline, and what else it depends on. Raises what `work` raises,
+        StillComputing.
         """
-        kept, future = self._cached_or_started(key, work, fresh_s)
+        cached = self._entry(key)
+        state = cached.state
+        ttl_s = max(fresh_s, _WORTH * state.took_s) - state.took_s  # it ages from when it was begun
+        state = cached.refresh(work, ttl_s if state.error is None else 0.0)
+        future = state.running
         if future is None:
-            assert kept is not None
-            return kept.document, 0.0
+            return state.result(), 0.0
+        is_shown = bool(state.updated_ms) and time.monotonic() - state.computed_at_s <= _STALE_TTL_S
         try:
             waited = asyncio.shield(asyncio.wrap_future(future))
-            return await asyncio.wait_for(waited, _WAIT_TIMEOUT_S if kept else _FIRST_WAIT_TIMEOUT_S), 0.0
+            return await asyncio.wait_for(waited, _WAIT_TIMEOUT_S if is_shown else _FIRST_WAIT_TIMEOUT_S), 0.0
         except TimeoutError:
             if future.done():  # it was the work that said so, or it was done just then
                 return future.result(), 0.0
-            if kept is None:
+            if not is_shown:
                 raise StillComputing from None
-            return kept.document, time.monotonic() - kept.at
+            return state.value, time.monotonic() - state.computed_at_s
 
     def forget(self) -> None:
-        """Something was changed: what is asked next is worked out anew."""
+        """Drop all answers after a change, also those that are being computed."""
         with self._lock:
             self._entries.clear()
-            self._changes += 1
 
-    def _cached_or_started(
-        self, key: Key, work: Callable[[], Any], fresh_s: float
-    ) -> tuple[_Entry | None, Future[Any] | None]:
-        now = time.monotonic()
+    def _entry(self, key: Key) -> CachedValue[Any]:
         with self._lock:
-            kept = self._entries.get(key)
-            if kept is not None and now - kept.at < max(fresh_s, _WORTH * kept.took):
-                return kept, None
-            if kept is not None and now - kept.at > _STALE_TTL_S:
-                kept = None
-            asked = (key, self._changes)
-            future = self._computing.get(asked)
-            if future is None:
-                future = self._computing[asked] = self._threads_for(key).submit(self._work, asked, work)
-            return kept, future
+            cached = self._entries.pop(key, None) or CachedValue(self._threads_for(key[1]).submit)
+            self._entries[key] = cached  # the last one is the one that was asked for last
+            while len(self._entries) > _MAX_ENTRIES:
+                del self._entries[next(iter(self._entries))]
+            return cached
 
-    def _threads_for(self, key: Key) -> ThreadPoolExecutor:
-        pipeline = key[1]
+    def _threads_for(self, pipeline: Hashable) -> ThreadPoolExecutor:
         if pipeline not in self._threads:
             self._threads[pipeline] = ThreadPoolExecutor(self._max_threads, "sluice-pages")
         return self._threads[pipeline]
-
-    def _work(self, asked: tuple[Key, int], work: Callable[[], Any]) -> Any:
-        key, changes = asked
-        begun = time.monotonic()
-        try:
-            document = work()
-            with self._lock:
-                if changes == self._changes:
-                    self._entries.pop(key, None)
-                    self._entries[key] = _Entry(document, begun, time.monotonic() - begun)
-                    while len(self._entries) > _MAX_ENTRIES:
-                        del self._entries[next(iter(self._entries))]
-            return document
-        finally:
-            with self._lock:
-                self._computing.pop(asked, None)
 
 
 response_cache = ResponseCache()
