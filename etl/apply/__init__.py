@@ -1,6 +1,11 @@
-"""From the relay log to the downstream.
+"""Apply landed windows: from the relay log to the downstream.
 
-Names load on first use: Spark's workers import modules of this package, and need no client.
+Main types: `WindowBatch` (windows that are written together), `BatchPrefetcher` (has the next batch
+planned while the present one is written), `ApplySummary` (what a run applied). `run_apply` is the
+loop, `apply_range` applies a range of the past. The checkpoint is the only state: any trouble with
+the connection leads back to reading it. See docs/explanation/exactly-once.md. Names load on first
+use: Spark's workers import modules of this package, and need no client.
+May import: changes, downstream, settings, spark, relay, tidb, errors.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""How much of a backlog one batch takes. However large it is, mode `parallel` waits for some 25 round trips: near by
-that is nothing, far away a second, so there batches grow until most of their time is work.
+"""Limit how much of a backlog one batch takes.
+
+Whatever the size of a batch, mode `parallel` waits for some 25 round trips. Near the server that is
+nothing, far away it is a second. So far away batches grow until most of their time is work.
 """
 
 from __future__ import annotations
@@ -12,43 +14,46 @@ from sluice.etl.settings import Apply
 from sluice.relay import WindowRecord
 
 _ROUND_TRIPS = 100
-"""A batch should take as long as so many: a quarter of its time is then waiting."""
+"""A batch should last this many round trips: then it waits for a quarter of its time."""
 _MAX_GROWTH_FACTOR = 4.0
 MORE_ROWS, MORE_BYTES = 16.0, 4.0
-"""What the settings say grows to at most so many times as much: a batch is in memory while it is prepared."""
+"""Bounds of growth over the settings' limits: a batch is in memory while it is prepared."""
 
 _BASE_MAX_TABLES = 1_000
-"""In one transaction. For each statement MariaDB goes through all tables that the transaction has touched: with 10,000
-of them a row change took 60 times as long.
+"""Tables in one transaction. For each statement MariaDB goes through all tables that the transaction
+has touched: with 10,000 of them a row change took 60 times as long.
 """
 _BASE_CUT_TABLES = 100
-"""In one transaction where changes are spread over so many tables that nearly each of them is a statement."""
+"""Tables in one transaction, if changes are spread so thinly that nearly each is a statement."""
 _LOCAL_ROUND_TRIP_S = 0.002
-"""Each further transaction costs two round trips, and saves some milliseconds."""
+"""Cut only below this: each further transaction costs two round trips, and saves milliseconds."""
 
 
 class BatchLimits(Protocol):
-    """How much a batch may hold."""
+    """Limits of one batch."""
 
     @property
     def max_rows(self) -> int:
-        """Row changes."""
+        """The most row changes."""
 
     @property
     def max_bytes(self) -> int:
-        """Of the relay log's parts."""
+        """The most bytes of the relay log's parts."""
 
     @property
     def max_tables(self) -> int:
-        """With row changes."""
+        """The most tables with row changes."""
 
     @property
     def cut_tables(self) -> int | None:
-        """See `BatchDocument.cut_tables`."""
+        """The most tables in one transaction (`BatchPayload.cut_tables`), None without a limit."""
 
 
 class AdaptiveLimits:
-    """The settings' limits, or more of a backlog while the downstream is far away. One thread tells, another asks."""
+    """Apply the settings' limits, or larger ones to a backlog while the downstream is far away.
+
+    One thread observes, another reads the limits.
+    """
 
     def __init__(self, settings: Apply) -> None:
         self._settings = settings
@@ -65,19 +70,20 @@ class AdaptiveLimits:
 
     @property
     def max_tables(self) -> int:
-        """Sessions side by side share the tables, and have smaller transactions."""
+        # Parallel sessions share the tables, and have smaller transactions.
         return _BASE_MAX_TABLES if self._settings.mode == "atomic" else sys.maxsize
 
     @property
     def cut_tables(self) -> int | None:
-        """Within a batch, which may be a landed window with any number of tables."""
+        # A batch may be a single landed window, with any number of tables.
         return (
             _BASE_CUT_TABLES if self._settings.mode == "atomic" and self._round_trip_s < _LOCAL_ROUND_TRIP_S else None
         )
 
     def wrote(self, windows: Sequence[WindowRecord], busy_s: float, round_trip_s: float) -> None:
-        """A batch of these windows was written in `busy_s`; `round_trip_s` 0: nobody knows. Without a backlog nothing
-        is learned from it.
+        """Adapt to a batch of `windows` that was written in `busy_s`; `round_trip_s` 0 is unknown.
+
+        A batch that is less than half full is no backlog, and changes nothing.
         """
         self._round_trip_s = round_trip_s
         rows = sum(window.changes for window in windows)

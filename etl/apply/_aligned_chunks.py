@@ -1,6 +1,6 @@
-"""Keeps appointments: with the checkpoint at exactly their timestamp, waits for the rows and has the sink write them.
+"""Apply aligned chunks: wait with the checkpoint at exactly their TSO, then write their rows.
 
-What is promised to whom is in `sluice.relay.aligned_chunks`.
+`sluice.relay.aligned_chunks` has the promises between applying and the job.
 """
 
 from __future__ import annotations
@@ -29,78 +29,87 @@ log = logging.getLogger("sluice.apply")
 
 _POLL_S = 0.02
 _IDLE_POLLS = 30
-"""So many times longer than with changes behind it a job is waited for while there are none."""
+"""Factor by which applying waits longer for a job while no changes are waiting."""
 _LATENESS_FACTORS, _MAX_WAIT_FACTORS = 3, 16
-"""A chunk whose rows were late more often than that is waited for twice as long each time, at most so many times as
-long: a job that reads slowly gets on, too.
+"""After this many late chunks the wait doubles each time, up to this factor.
+
+So a job that reads slowly makes progress, too.
 """
 _MAX_ATTEMPTS = 3
-"""So often a chunk is begun that fails for what may pass; then replication goes on without it."""
+"""Attempts at a chunk that fails transiently; then replication continues without it."""
 
 
 class AlignedChunkApplier:
-    """Keeps the appointments of one run of applying. Raises what the sink raises, and relay errors."""
+    """Apply the aligned chunks of one run. Raises what the sink raises, and relay errors."""
 
     def __init__(self, relay: RelayLog, rules: ReplicationRules, wait_ms: int) -> None:
-        """`wait_ms`: how long changes wait for rows to be read, as long as they aren't late again and again."""
+        """Let changes wait for a chunk's rows for `wait_ms`, longer if they are late repeatedly."""
         self._relay = relay
         self._rules = rules
         self._wait_s = wait_ms / 1000
         self._attempts: tuple[int, int] = 0, 0
         self._late_counts: Counter[tuple[str, int]] = Counter()
-        """how often each chunk of a job was"""
+        """How often the rows of each (job, chunk number) were late."""
 
     def keep(
         self,
         appointment: AlignedChunk,
         sink: object,
         waiting_since: Callable[[], float | None],
-        go_on: Callable[[], bool],
+        should_continue: Callable[[], bool],
         confirm: BeforeCommit,
     ) -> None:
-        """Do what an appointment asks for, if its rows come in time. `waiting_since`: since when (time.monotonic)
-        changes are waiting behind it, None if there are none. `go_on`: whether to wait any longer; sleeps a little.
+        """Write the chunk if its rows come in time.
+
+        `waiting_since` returns the time.monotonic() since which changes wait behind the chunk, or
+        None. `should_continue` sleeps a little and returns whether to wait longer.
         """
         why = sink.why_not(appointment) if isinstance(sink, AcceptsChunks) else "the downstream is no database"
         if why or not isinstance(sink, AcceptsChunks):
             self._cancel(appointment, why)
             return
-        outcome = self._await_outcome(appointment, waiting_since, go_on)
+        outcome = self._await_outcome(appointment, waiting_since, should_continue)
         if not isinstance(outcome, ChunkReady):
             if outcome is not None:
-                log.info("appointment at %d: %s", appointment.at_ts, outcome.why)
+                log.info("aligned chunk at %d: %s", appointment.at_ts, outcome.why)
             return
         result = sink.find_result(appointment) or self._write(appointment, outcome, sink, confirm)
-        said = replace(result, examples=()).to_text()  # rows are in no log
-        log.info("appointment at %d of job %s: %s", appointment.at_ts, appointment.job, said)
+        text = replace(result, examples=()).to_text()  # no values of rows in logs
+        log.info("aligned chunk at %d of job %s: %s", appointment.at_ts, appointment.job, text)
 
     def cancel_within(self, after_ts: int, through_ts: int) -> None:
-        """Changes behind `after_ts` and through `through_ts` were begun by a process that didn't know of these."""
+        """Cancel chunks that the in-flight batch after `after_ts` through `through_ts` passed by.
+
+        The process that began it didn't know of them.
+        """
         for appointment in self._relay.aligned_chunks.agenda(after_ts + 1).pending:
             if appointment.at_ts < through_ts:
                 self._cancel(appointment, f"changes through {through_ts} were begun before")
 
     def _cancel(self, appointment: AlignedChunk, why: str) -> None:
         self._relay.aligned_chunks.settle(appointment.at_ts, ChunkCancelled(why, "apply"))
-        log.warning("appointment at %d of job %s: %s", appointment.at_ts, appointment.job, why)
+        log.warning("aligned chunk at %d of job %s: %s", appointment.at_ts, appointment.job, why)
 
     def _await_outcome(
-        self, appointment: AlignedChunk, waiting_since: Callable[[], float | None], go_on: Callable[[], bool]
+        self,
+        appointment: AlignedChunk,
+        waiting_since: Callable[[], float | None],
+        should_continue: Callable[[], bool],
     ) -> Outcome | None:
-        """The outcome; None if the run ends before there is one."""
+        """Return the chunk's outcome, None if the run ends before there is one."""
         began = time.monotonic()
         chunk = appointment.job, appointment.number
         wait_s = self._wait_s * min(2 ** max(0, self._late_counts[chunk] - _LATENESS_FACTORS), _MAX_WAIT_FACTORS)
         while (outcome := self._relay.aligned_chunks.outcome(appointment.at_ts)) is None:
             if not self._relay.aligned_chunks.exists(appointment.at_ts):
-                return REMOVED  # void and gone between two looks
+                return REMOVED  # cancelled and removed between two polls
             now, since = time.monotonic(), waiting_since()
             waited = 0.0 if since is None else now - max(began, since)
             if waited > wait_s or now - began > wait_s * _IDLE_POLLS:
                 self._late_counts[chunk] += 1
                 why = f"its rows were not there after {now - began:.1f} s at the checkpoint"
                 return self._relay.aligned_chunks.settle(appointment.at_ts, ChunkCancelled(why, "apply"))
-            if not go_on():
+            if not should_continue():
                 return None
         self._late_counts.pop(chunk, None)
         return outcome
@@ -131,7 +140,7 @@ class AlignedChunkApplier:
         return sink.write_chunk(AlignedChunkRows(appointment, routed, loads, columns, hexed), confirm)
 
     def _changed(self, appointment: AlignedChunk, table: Table, defined_ts: int) -> str:
-        """Why the rows may be those of another table than there is at the appointment; "" if they aren't."""
+        """Return why the rows may have another table definition than at the chunk's TSO, or ""."""
         if table.id != appointment.table_id:
             return f"rows of table id {table.id} were read for table id {appointment.table_id}"
         known_ts = defined_ts
@@ -143,17 +152,17 @@ class AlignedChunkApplier:
                 if defined_ts < ddl.commit_ts <= appointment.at_ts and table.id in ddl.effect.tables:
                     return f"DDL job {ddl.job_id} at commit_ts {ddl.commit_ts} changed the table"
         if known_ts < appointment.at_ts:
-            return f"the relay log doesn't tell which DDL came after {known_ts}"
+            return f"the relay log doesn't have the DDL after {known_ts}"
         return ""
 
     def _routed(self, table: Table) -> Table:
-        """The table under its name downstream. Raises _Declined where it isn't there as it is upstream."""
+        """Return the table under its downstream name. Raises _ChunkDeclined if it isn't a replica."""
         filters, schema, name = self._rules.filters, table.schema_name, table.name
         if not filters.wants_table(schema, name):
-            raise _ChunkDeclined(f"{table.full_name} isn't replicated: [filter] leaves it out")
+            raise _ChunkDeclined(f"{table.full_name} isn't replicated: [filter] excludes it")
         if filters.ignored_row_kinds(schema, name) or filters.may_keep_rows(schema, name):
             raise _ChunkDeclined(
-                f"{table.full_name} isn't downstream as it is upstream: [filter] leaves some changes out"
+                f"{table.full_name} isn't downstream as it is upstream: [filter] excludes some changes"
             )
         try:
             target = self._rules.routes.target(schema, name)
@@ -169,7 +178,7 @@ class AlignedChunkApplier:
             yield ChunkLoad(LoadLayout.from_json(load.layout), self._read(load), load.rows, load.warnings)
 
     def _read(self, load: LoadFile) -> bytes:
-        """A file's content. Raises RelayCorruptError."""
+        """Return a file's content. Raises RelayCorruptError."""
         url = f"{self._relay.url}/{load.path}"
         try:
             data = self._relay.storage.read(load.path)
@@ -181,4 +190,4 @@ class AlignedChunkApplier:
 
 
 class _ChunkDeclined(Signal):
-    """The rows can't be written; the text says why."""
+    """The rows can't be written, for the reason in its text."""

@@ -1,4 +1,4 @@
-"""A batch: windows that are applied together, whose steps come from the thread that has them prepared."""
+"""Hold a batch: windows that are applied together, and their steps from the prefetcher's thread."""
 
 from __future__ import annotations
 
@@ -7,31 +7,51 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from sluice.errors import Signal
-from sluice.etl.apply._log_protocol import ApplyLog
 from sluice.etl.changes.steps import ChangeError, Step
-from sluice.relay import Override, WindowRecord
+from sluice.relay import AlignedChunks, Control, Override, Overrides, WindowRecord
 
 END_OF_BATCH = object()
-"""Comes behind the last steps of a batch."""
+"""Follows the last steps of a batch in its queue."""
 
 
 class WaitStopped(Signal):
-    """What was being waited for is wanted no longer."""
+    """The run ended while a thread was waiting."""
 
 
 class OverridesChanged(Signal):
-    """Operators decided about a commit of a batch after it was prepared: it has to be prepared again."""
+    """Overrides for a batch changed after it was prepared: it has to be prepared again."""
 
 
 class PausedByOperator(Signal):
-    """Operators want applying to wait, or to end before what was to come next."""
+    """An operator paused applying, or set an end before the next commit."""
+
+
+class ApplyLog(Protocol):
+    """A log of windows (`relay.WindowLog`), with the orders that applying obeys (`relay.RelayLog`)."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def aligned_chunks(self) -> AlignedChunks: ...
+
+    @property
+    def decisions(self) -> Overrides: ...
+
+    def next(self, lo: int) -> WindowRecord | None: ...
+
+    def find(self, ts: int) -> WindowRecord | None: ...
+
+    def windows(self, from_ts: int, to_ts: int | None = None) -> Iterator[WindowRecord]: ...
+
+    def control(self) -> Control: ...
 
 
 class ByteBoundedQueue:
-    """Items between two threads, at most about `limit` bytes of them; a single larger one passes alone."""
+    """Pass items between two threads, about `limit` bytes at most; a larger item passes alone."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -41,7 +61,7 @@ class ByteBoundedQueue:
         self._closed = False
 
     def put(self, item: Any, size: int = 0) -> None:
-        """Waits for room. Raises StoppedError once closed."""
+        """Add an item as soon as it fits. Raises WaitStopped once the queue is closed."""
         with self._room:
             while self._used and self._used + size > self._limit and not self._closed:
                 self._room.wait()
@@ -51,7 +71,7 @@ class ByteBoundedQueue:
         self._items.put((item, size))
 
     def get(self, timeout_s: float) -> Any:
-        """Raises queue.Empty."""
+        """Return the next item. Raises queue.Empty if none comes for `timeout_s`."""
         item, size = self._items.get(timeout=timeout_s)
         with self._room:
             self._used -= size
@@ -66,7 +86,7 @@ class ByteBoundedQueue:
 
 @dataclass(slots=True)
 class WindowBatch:
-    """Windows that are applied together. `waited_s` and `prepare_s` are known once `steps` is through."""
+    """Windows that are applied together. `waited_s` and `prepare_s` are final after the last step."""
 
     windows: tuple[WindowRecord, ...]
     after_ts: int
@@ -74,15 +94,17 @@ class WindowBatch:
     waited_s: float = 0.0
     prepare_s: float = 0.0
     decisions: tuple[Override, ...] = ()
-    """Of operators, about commits inside; known once `steps` is through."""
+    """The overrides for its commits by which it was prepared; set before the first step comes."""
     mended: frozenset[int] = frozenset()
-    """Ids of tables of which rows may be missing, see `sluice.relay.aligned_chunks`."""
+    """Ids of tables under repair: rows of them may be missing (`sluice.relay.aligned_chunks`)."""
     _queue: ByteBoundedQueue | None = field(default=None, repr=False)
     _relay: ApplyLog | None = field(default=None, repr=False)
 
     def steps(self, stop: threading.Event) -> Iterator[Step]:
-        """The prepared steps as they come. Raises what preparing them raised, StoppedError when `stop` is set while
-        nothing comes, and ChangeError when they are not all there.
+        """Yield the prepared steps as they come.
+
+        Raises what preparing them raised, WaitStopped if `stop` is set while none comes, and
+        ChangeError if they end before the batch's last commit.
         """
         last: Step | None = None
         for steps in self._lists(stop):
@@ -96,7 +118,10 @@ class WindowBatch:
             )
 
     def confirm(self, step: Step, *, begun: bool = False) -> None:
-        """See `sluice.etl.downstream.sinks.sink.BeforeCommit`. Raises DecidedAnewError and HeldError."""
+        """Check that a step may be committed (`sluice.etl.downstream.sinks.sink.BeforeCommit`).
+
+        Raises OverridesChanged and PausedByOperator.
+        """
         assert self._relay is not None
         if overrides_for(self._relay, self) != self.decisions:
             raise OverridesChanged
@@ -123,12 +148,12 @@ class WindowBatch:
 
 
 def check_not_paused(relay: ApplyLog, commit_ts: int) -> None:
-    """Raises HeldError while operators don't let applying come to a commit timestamp."""
+    """Raise PausedByOperator if applying is paused, or is to end before `commit_ts`."""
     control = relay.control()
     if control.apply_paused or (control.apply_until_ts is not None and control.apply_until_ts < commit_ts):
-        raise PausedByOperator(f"applying waits before commit_ts {commit_ts}, as operators want it")
+        raise PausedByOperator(f"applying is paused by an operator before commit_ts {commit_ts}")
 
 
 def overrides_for(relay: ApplyLog, batch: WindowBatch) -> tuple[Override, ...]:
-    """What operators have decided by now about commits of a batch."""
+    """Return the present overrides for commits of a batch."""
     return tuple(relay.decisions.list(batch.after_ts, batch.hi))

@@ -1,7 +1,7 @@
-"""The relay log's upkeep beside applying: says how far this pipeline is, so that `sluice.etl.history.retain` knows what
-it is past.
+"""Record in the relay log how far this pipeline has applied, for `sluice.etl.history.retain`.
 
-Runs in a thread of its own, now and then; trouble is logged, tried again, and never stops applying.
+Runs in a thread of its own every few minutes. Errors are logged and retried; they never stop
+applying.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _CLOSE_TIMEOUT_S = 10.0
 
 
 class ConsumerPosition:
-    """`at` after each checkpoint; `close` at the end."""
+    """Record the position of one pipeline. Call `at` after each checkpoint, `close` at the end."""
 
     def __init__(self, relay: RelayLog, downstream: str) -> None:
-        """`downstream`: where it is applied to, in words."""
+        """Record the position under the downstream's name, `downstream`."""
         self._consumers = Consumers(relay)
         self._what = downstream
         self._name = consumer_name(downstream)
@@ -31,7 +31,7 @@ class ConsumerPosition:
         self._thread: threading.Thread | None = None
 
     def at(self, checkpoint_ts: int) -> None:
-        """The downstream is complete through here."""
+        """Note that the downstream is complete through `checkpoint_ts`."""
         now = time.monotonic()
         if now < self._due or (self._thread is not None and self._thread.is_alive()):
             return
@@ -40,7 +40,7 @@ class ConsumerPosition:
         self._thread.start()
 
     def close(self) -> None:
-        """End what is under way."""
+        """Wait for a write in progress, `_CLOSE_TIMEOUT_S` at most."""
         if self._thread is not None:
             self._thread.join(_CLOSE_TIMEOUT_S)
 
@@ -48,4 +48,4 @@ class ConsumerPosition:
         try:
             self._consumers.note(self._name, checkpoint_ts, self._what)
         except (RelayError, OSError) as error:
-            log.warning("the relay log's upkeep failed, and is tried again later: %s", error)
+            log.warning("consumer position could not be recorded; will retry: %s", error)

@@ -1,5 +1,7 @@
-"""What applying counts for the relay log's measures. A step is counted when the sink asks for the next one: then it is
-done, and what is undone by an error isn't counted.
+"""Count what is applied, for the relay log's measures.
+
+A step is counted when the sink asks for the next one: then it is done. So a step that an error
+undoes isn't counted.
 """
 
 from __future__ import annotations
@@ -17,17 +19,17 @@ _KINDS = ("inserts", "updates", "deletes")
 
 
 class ApplyCounters:
-    """Of one process that applies to one downstream; see `sluice.relay.measures`."""
+    """Count for one process that applies to one downstream; see `sluice.relay.measures`."""
 
     def __init__(self, relay: RelayLog, downstream: str) -> None:
         self._recorder = CounterRecorder(CounterStore(relay, downstream), source_of(downstream))
 
     def at(self, checkpoint_ts: int) -> None:
-        """The downstream is complete through here."""
+        """Note that the downstream is complete through `checkpoint_ts`."""
         self._recorder.at(checkpoint_ts)
 
     def through(self, steps: Iterable[Step]) -> Iterator[Step]:
-        """The steps, each counted when it is done."""
+        """Yield the steps, and count each when it is done."""
         for step in steps:
             yield step
             self._count_step(step)
@@ -42,7 +44,7 @@ class ApplyCounters:
                 self._recorder.count({"ddls": 1})
 
     def wrote(self, report: BatchReport) -> None:
-        """A batch is written."""
+        """Count a batch that was written."""
         stages = report.stages_ms
         parts = {stage: stages[stage] / 1000 for stage in ("send", "commit", "prepare")}
         whole = {"execute": (stages["send"] + stages["commit"] + stages["ddl"]) / 1000}
@@ -52,15 +54,15 @@ class ApplyCounters:
         self._recorder.observe_lag(max(0.0, report.lag_ms))
 
     def failed(self, error: Exception) -> None:
-        """Something was in the way, and is tried again or not."""
+        """Count an error, whether it is retried or not."""
         self._recorder.count({"retries": 1, f"error.{type(error).__name__}": 1})
 
     def met(self) -> None:
-        """A session of others was found that writes to what is replicated."""
+        """Count another session that writes to replicated databases."""
         self._recorder.count({"other_writers": 1})
 
     def close(self) -> None:
-        """Write down the rest. Never raises."""
+        """Write the remaining counts. Never raises."""
         self._recorder.close()
 
 

@@ -1,9 +1,10 @@
-"""Going on from a checkpoint that a Drainer left when it broke off: how far it had come, as far as DDL tells.
+"""Find how far a Drainer came after the checkpoint that it left when it broke off, by its DDL.
 
-A Drainer writes what comes before a DDL, then the DDL by itself, then what comes after it. So a DDL that it has run
-says that all before it is downstream, and one that it hasn't run that nothing after it is. Only what lies between has
-to be written in safe mode. That a table looks as after a DDL doesn't say who made it so: a DBA may have built the same
-index beforehand. So what lies before such a DDL is passed over only if its rows are there.
+A Drainer writes what comes before a DDL, then the DDL by itself, then what comes after it. So if it
+has run a DDL, all before it is downstream; if it hasn't, nothing after it is. Only what lies
+between has to be written in safe mode. A table that looks as after a DDL proves nothing: a DBA may
+have built the same index beforehand. So changes before such a DDL are skipped only if their rows
+are downstream.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ log = logging.getLogger("sluice.apply")
 def advance_past_executed_ddl(
     sink: DrainerTakeover, checkpoint: Checkpoint, relay: RelayLog, wait: Callable[[], bool], rules: ReplicationRules
 ) -> Checkpoint:
-    """The checkpoint moved over everything that is downstream for certain, with safe mode no longer than it has to be.
+    """Return the checkpoint moved past all that is certainly downstream, and safe mode's end.
 
-    Waits until all that may be downstream is landed: a DDL that isn't may have run. `wait` sleeps a little and says
-    whether to go on waiting. Raises DdlError for a DDL that may have run, and does harm when it runs again, and
-    StoppedError.
+    Waits until all that may be downstream is landed, as a DDL that isn't landed may have run. `wait`
+    sleeps a little and returns whether to continue. Raises DdlError for a DDL that may have run and
+    does harm when it runs again, and WaitStopped.
     """
     ddls = list(_pending_ddls(relay, checkpoint, wait, rules))
 
@@ -45,8 +46,9 @@ def advance_past_executed_ddl(
 def _pending_ddls(
     relay: RelayLog, checkpoint: Checkpoint, wait: Callable[[], bool], rules: ReplicationRules
 ) -> Iterator[ScopedDdl]:
-    """The DDL committed after the checkpoint and through its `safe_until` that goes downstream, as it goes there, each
-    with `before`: its tables as they were.
+    """Yield the DDL after the checkpoint through its `safe_until`, as it is executed downstream.
+
+    Each has `before`, its tables before the DDL.
     """
     after, through = checkpoint.commit_ts, checkpoint.safe_until
     tables: dict[int, Table | None] = {}
@@ -56,19 +58,19 @@ def _pending_ddls(
         if window is None:
             if not said:
                 log.info(
-                    "waiting until everything through commit_ts %s is landed, to see which DDL has run downstream",
+                    "waiting until everything through commit_ts %s is landed, to find which DDL has run downstream",
                     through,
                 )
                 said = True
             if not wait():
-                raise WaitStopped  # what is still to come may have undone what is there
+                raise WaitStopped  # DDL that isn't landed yet may have undone what is downstream
             continue
         schema = RecordedSchema.from_window(window)
         tables |= schema.tables
         for ddl in schema.ddls:
             if after < ddl.commit_ts <= through and ddl.commit_ts not in rules.ignored_ts:
                 before = {i: table for i in ddl.effect.tables if (table := tables.get(i)) is not None}
-                with contextlib.suppress(ScopeError):  # told when it is to be applied
+                with contextlib.suppress(ScopeError):  # raised again when the DDL is applied
                     scoped = scope_ddl(ddl, before, rules.filters, rules.routes)
                     if scoped.ddl is not None:
                         yield scoped.ddl

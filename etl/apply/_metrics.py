@@ -1,4 +1,4 @@
-"""What applying says of itself: per batch, per run, and in a line now and then."""
+"""Report what is applied: per batch, per run, and in log lines every few seconds."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ _LOG_INTERVAL_S, _LOG_EVERY_CHANGES = 5.0, 10_000
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """One batch of windows, written. `stages_ms`: read, decode, reduce and format inside the preparing job; prepare,
-    the whole job; wait, how long writing stood idle for it; send, ddl and commit downstream.
+    """A batch of windows that was written.
+
+    `stages_ms` has read, decode, reduce and format inside the preparing job; prepare, the whole job;
+    wait, how long the writer was idle for it; send, ddl and commit downstream.
     """
 
     lo: int
@@ -33,14 +35,12 @@ class BatchReport:
     ddls: int
     stages_ms: dict[str, float]
     lag_ms: float
-    """Wall clock at the end minus the physical part of `hi`."""
+    """The wall clock after the batch minus the physical part of `hi`."""
 
 
 @dataclass(slots=True)
 class ApplySummary:
-    """What a run did. `checkpoint` is the commit timestamp it got to; `rows` are net rows, `changes` row changes
-    upstream.
-    """
+    """Totals of a run. `checkpoint` is its last one, `rows` are net rows, `changes` upstream's."""
 
     checkpoint: int = 0
     batches: int = 0
@@ -54,11 +54,11 @@ class ApplySummary:
     stages_ms: dict[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return all fields as JSON values."""
         return asdict(self)
 
     def taken(self) -> Self:
-        """What is in it; it begins anew, where it is."""
+        """Return the totals so far, and reset all but the checkpoint."""
         taken = type(self)(*(getattr(self, each.name) for each in fields(self)))
         for name, value in asdict(type(self)(checkpoint=self.checkpoint)).items():
             setattr(self, name, value)
@@ -74,12 +74,12 @@ class ApplySummary:
         self.warn(warnings)
 
     def warn(self, warnings: list[str]) -> None:
-        """Add warnings; the last ones are kept."""
+        """Add warnings; keep the last `_MAX_WARNINGS`."""
         self.warnings = (self.warnings + warnings)[-_MAX_WARNINGS:]
 
 
 def report_of(batch: WindowBatch, written: SinkResult) -> BatchReport:
-    """What to say of a batch that is written."""
+    """Return the report of a batch that was written."""
     stages = dict(written.stages_ms) | {
         "prepare": batch.prepare_s * 1000,
         "wait": batch.waited_s * 1000,
@@ -87,7 +87,8 @@ def report_of(batch: WindowBatch, written: SinkResult) -> BatchReport:
         "ddl": written.ddl_s * 1000,
         "commit": written.commit_s * 1000,
     }
-    ended = [window for window in batch.windows if window.hi <= batch.hi]  # each counts once, wherever it is cut
+    # A window that batches cut counts once, in the batch that ends it.
+    ended = [window for window in batch.windows if window.hi <= batch.hi]
     return BatchReport(
         batch.after_ts,
         batch.hi,
@@ -102,7 +103,7 @@ def report_of(batch: WindowBatch, written: SinkResult) -> BatchReport:
 
 
 class ApplyProgressLog:
-    """A line for what was applied since the last one: every few seconds, or for many row changes."""
+    """Log one line for the batches since the last one: every few seconds, or for many changes."""
 
     def __init__(self) -> None:
         self._since = 0.0
@@ -110,14 +111,14 @@ class ApplyProgressLog:
         self._changes = 0
 
     def add(self, report: BatchReport) -> None:
-        """A batch that was written."""
+        """Add a batch that was written, and log if it is time."""
         if report.changes or report.ddls:
             self._reports.append(report)
             self._changes += report.changes
         self.say()
 
     def say(self, *, last: bool = False) -> None:
-        """If it is time to, or it is the `last` time. `lag_ms` is the largest, all else of the line is summed up."""
+        """Log if it is time, or for the `last` time. `lag_ms` is the largest, all else is summed."""
         now, reports = time.monotonic(), self._reports
         if not reports or not (last or self._changes >= _LOG_EVERY_CHANGES or now >= self._since + _LOG_INTERVAL_S):
             return
@@ -125,10 +126,10 @@ class ApplyProgressLog:
         for report in reports:
             for stage, milliseconds in report.stages_ms.items():
                 stages[stage] = stages.get(stage, 0.0) + milliseconds
-        told = {"lo": reports[0].lo, "hi": reports[-1].hi, "batches": len(reports)}
+        totals = {"lo": reports[0].lo, "hi": reports[-1].hi, "batches": len(reports)}
         for name in ("windows", "transactions", "changes", "rows", "ddls"):
-            told[name] = sum(getattr(report, name) for report in reports)
+            totals[name] = sum(getattr(report, name) for report in reports)
         stages = {stage: round(milliseconds, 3) for stage, milliseconds in stages.items()}
         lag_ms = max(report.lag_ms for report in reports)
-        log.info("applied %s", json.dumps(told | {"stages_ms": stages, "lag_ms": lag_ms}))
+        log.info("applied %s", json.dumps(totals | {"stages_ms": stages, "lag_ms": lag_ms}))
         self._since, self._reports, self._changes = now, [], 0

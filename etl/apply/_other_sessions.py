@@ -1,7 +1,8 @@
-"""Looks while applying goes on whether sessions of others write to replicated databases, and warns by name.
+"""Warn, while applying runs, of other sessions that write to replicated databases.
 
-Two writers make rows differ, and neither notices. A Drainer that was taken over from can live on for minutes without a
-heartbeat; so can a script, or a person. A statement by hand may be meant, so it is a warning, and applying goes on.
+Two writers make rows differ, and neither notices. A Drainer that was replaced can live on for
+minutes without a heartbeat; a script or a person can write, too. A statement by hand may be
+intended, so it is a warning, and applying continues.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ __all__ = ["OtherSessionWatcher"]
 log = logging.getLogger("sluice.apply")
 
 _CHECK_INTERVAL_S = 10.0
-"""One statement each time: 0.3 ms of the server's, and a writer that lasts is met within some looks."""
+"""Each check is one statement (0.3 ms for the server); a lasting writer is seen in a few checks."""
 _CLOSE_TIMEOUT_S = 3.0
 _MAX_KNOWN_SESSIONS = 10_000
 
 
 class OtherSessionWatcher:
-    """Looks from a thread of its own, in a session of its own, until closed. Trouble never stops applying."""
+    """Check from a thread and a session of its own, until closed. Errors never stop applying."""
 
     def __init__(
         self, downstream: Downstream, routes: Routes, measures: CounterStore, on_found: Callable[[], None]
     ) -> None:
-        """`measures`: tell which tables were applied to. `on_found` is called once for each session that is found."""
+        """Start the thread. `measures` has the applied tables; `on_found` is called once a session."""
         self._session = MySQLSession(downstream)
         self._routes = routes
         self._measures = measures
@@ -46,7 +47,7 @@ class OtherSessionWatcher:
         self._thread.start()
 
     def close(self) -> None:
-        """End looking."""
+        """Stop checking."""
         self._stopped.set()
         self._session.close()
         self._thread.join(_CLOSE_TIMEOUT_S)
@@ -55,8 +56,8 @@ class OtherSessionWatcher:
         while not self._stopped.wait(_CHECK_INTERVAL_S):
             try:
                 self._look()
-            except (SluiceError, OSError) as error:  # applying says what is wrong with the downstream
-                log.debug("other sessions can't be looked at: %s", error)
+            except (SluiceError, OSError) as error:  # applying reports what is wrong downstream
+                log.debug("other sessions could not be checked: %s", error)
                 self._session.close()
         self._session.close()
 
@@ -75,13 +76,13 @@ class OtherSessionWatcher:
         self._known.add((other.number, other.user))
         self._on_found()
         log.warning(
-            "another writer is at work downstream, which makes rows differ: %s; if it isn't meant, end it, then `sluice"
-            " verify` shows what it changed",
+            "another writer is at work downstream, which makes rows differ: %s; unless it is intended, end it, then run"
+            " `sluice verify` to see what it changed",
             other.text,
         )
 
     def _is_replicated(self, database: str) -> bool:
-        """Whether rows of this pipeline have arrived in a database. A restore's databases aren't among them."""
+        """Return whether this pipeline has written rows into `database`, unlike a restore's ones."""
         return folded(database) in {folded(self._goal(name)) for name in self._measures.tables() if names_table(name)}
 
     def _goal(self, name: str) -> str:

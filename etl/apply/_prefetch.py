@@ -1,4 +1,4 @@
-"""Takes landed windows together and has them prepared, one batch ahead of the writer."""
+"""Collect landed windows into batches, and have each prepared while the one before is written."""
 
 from __future__ import annotations
 
@@ -12,8 +12,14 @@ from dataclasses import replace
 import pyarrow as pa
 
 from sluice.etl.apply._adaptive_limits import BatchLimits
-from sluice.etl.apply._batch import END_OF_BATCH, ByteBoundedQueue, WaitStopped, WindowBatch, overrides_for
-from sluice.etl.apply._log_protocol import ApplyLog
+from sluice.etl.apply._batch import (
+    END_OF_BATCH,
+    ApplyLog,
+    ByteBoundedQueue,
+    WaitStopped,
+    WindowBatch,
+    overrides_for,
+)
 from sluice.etl.apply._window_selector import WindowSelector
 from sluice.etl.changes.planning import BatchPayload, InFlightPayload, RecountRange, WindowPayload
 from sluice.etl.changes.recorded_schema import RecordedSchema
@@ -27,13 +33,16 @@ Prepare = Callable[[BatchPayload], Iterator[pa.RecordBatch]]
 
 _MAX_QUEUED_BYTES = 64 * 2**20
 _STEP_OVERHEAD_BYTES = 1000
-"""Of a step, beside its payload."""
+"""Estimated memory of a step beside its payload."""
 _IDLE_CHECK_INTERVAL_S = 0.3
-"""Without anything to write it is looked so often whether the run is over, or somebody else writes."""
+"""How often an idle run checks for the end of the run and for other writers."""
 
 
 class BatchPrefetcher:
-    """A thread that has the windows after a checkpoint prepared. What it prepares waits in memory, bounded by bytes."""
+    """Prepare the windows after a checkpoint in a thread of its own.
+
+    Prepared steps wait in memory, bounded by `_MAX_QUEUED_BYTES`.
+    """
 
     def __init__(
         self,
@@ -43,13 +52,15 @@ class BatchPrefetcher:
         checkpoint: Checkpoint,
         until_ts: int | None = None,
     ) -> None:
-        """The flight of `checkpoint` is the first batch; batches that begin before its `safe_until` are prepared for
-        safe mode; neither is cut, as it may be downstream in part. `until_ts`: nothing after this TSO.
+        """Start the thread at `checkpoint`; it selects no window after `until_ts` (TSO).
+
+        The in-flight batch of `checkpoint` is the first batch. Batches that begin before its
+        `safe_until` are prepared for safe mode. Neither is cut, as parts may be downstream.
         """
         self._relay = relay
         self._prepare = prepare
         self._limits = limits
-        # Before each commit it is looked what operators want, which costs a request in an object store.
+        # Each commit reads the operators' orders first, which is a request to an object store.
         self._is_remote_store = local_folder(relay.url) is None
         self._checkpoint = checkpoint
         self._slot = threading.Semaphore(1)
@@ -62,12 +73,13 @@ class BatchPrefetcher:
 
     @property
     def changes_since(self) -> float | None:
-        """Since when (time.monotonic) a batch with changes is waiting to be taken; None if none is."""
+        """The time.monotonic() since which a batch with changes waits for the writer, or None."""
         return self._changes_since
 
     def items(self, over: Callable[[], bool]) -> Iterator[WindowBatch | AlignedChunk]:
-        """Batches in order, until `over`, each one's steps to be used up before the next; and between them the
-        appointments that are to be kept where the batch before them ends.
+        """Yield batches in order until `over`, and each aligned chunk after the batch that ends at it.
+
+        The caller consumes a batch's steps before it asks for the next item.
         """
         while not over():
             started = time.perf_counter()
@@ -86,7 +98,7 @@ class BatchPrefetcher:
             yield item
 
     def stop(self) -> None:
-        """End the thread; a job that is running is waited for, up to a limit, then left alone: it writes nothing."""
+        """End the thread. After 30 s a running job is left to itself: it writes nothing."""
         self._stopped.set()
         self._next.wake()
         self._queue.close()
@@ -111,7 +123,8 @@ class BatchPrefetcher:
                     self._changes_since = time.monotonic()
                 self._queue.put(batch)
                 with contextlib.closing(self._steps(batch)) as prepared:
-                    lists = lists_from_batches(prepared)  # here, while the writer waits for answers
+                    # Decoded in this thread, while the writer waits for the server's answers.
+                    lists = lists_from_batches(prepared)
                     while True:
                         started = time.perf_counter()
                         steps = next(lists, None)
@@ -158,8 +171,9 @@ class BatchPrefetcher:
         )
 
     def _parts_since_ddl_start(self, windows: Sequence[WindowPayload]) -> dict[int, tuple[tuple[Part, ...], ...]]:
-        """For DDL that began before its window, by commit_ts: the parts of the windows between. Older ones may be gone,
-        and then hold nothing of it.
+        """Return, by commit_ts of DDL that began before its window, the parts of the windows between.
+
+        Older windows may be removed; they hold nothing of the DDL then.
         """
         return {
             commit_ts: tuple(w.parts for w in self._relay.windows(ts, window.lo) if w.lo < window.lo)
@@ -168,9 +182,7 @@ class BatchPrefetcher:
         }
 
     def _recount_ranges(self, window: WindowPayload) -> tuple[RecountRange, ...]:
-        """What `prepare` has to count anew: the windows between a DDL and where `window` begins, each with the DDL's
-        job.
-        """
+        """Return the ranges that `prepare` counts again: from a DDL job to where `window` begins."""
         found = []
         for job_id, began_ts in window.recount_from().items():
             windows = [w for w in self._relay.windows(began_ts, window.after_ts) if w.lo < window.after_ts]

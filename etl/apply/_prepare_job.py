@@ -1,4 +1,4 @@
-"""Spark prepares windows: one row, the windows as JSON, goes to a worker, steps come back as Arrow."""
+"""Prepare windows on Spark: a worker gets them as one row of JSON, and returns steps as Arrow."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from sluice.etl.spark.session_target import SessionTarget
 _CONNECT_TIMEOUT_S = 60.0
 _JOB_TIMEOUT_S = 600.0
 _MAX_LOCAL_CHANGES = 20_000
-"""Rows that pack well are more than a part's bytes tell."""
+"""Limits local work besides bytes: rows that compress well are more work than bytes show."""
 _TASK_SCHEMA = pa.schema([("windows", pa.string())])
 
 
 class SparkPreparer:
-    """Prepares windows of a relay log on Spark; small ones in this process while Spark is away. Connects at the first
-    use; one job at a time.
+    """Prepare windows of a relay log on Spark, small ones in this process while Spark is away.
+
+    Connects at the first use, and runs one job at a time.
     """
 
     def __init__(self, place: SessionTarget, options: PrepareOptions) -> None:
         self._function = ResilientFunction(place, PrepareWindows(place.url, options), (_TASK_SCHEMA, STEP_SCHEMA))
 
     def warm_up(self) -> None:
-        """Connect and run the job with nothing in it: the first one starts Python workers and loads classes, for
-        seconds. Trouble is left for the first real job to meet.
+        """Connect and run an empty job: the first job spends seconds on workers and classes.
+
+        Errors are ignored: the first real job reports them.
         """
         with contextlib.suppress(Exception):
             for _ in self(BatchPayload()):
                 pass
 
     def __call__(self, windows: BatchPayload) -> Iterator[pa.RecordBatch]:
-        """From windows to record batches in STEP_SCHEMA, as they come. Raises SparkError,
-        which a WorkerError is too.
-        """
+        """Yield record batches in STEP_SCHEMA as they come. Raises SparkError (or its WorkerError)."""
         self._function.connect(_CONNECT_TIMEOUT_S)
         tasks = pa.table({"windows": [windows.to_text()]})
         is_small = windows.bytes <= LOCAL_FALLBACK_BYTES and windows.changes <= _MAX_LOCAL_CHANGES

@@ -7,7 +7,7 @@ import threading
 import time
 
 from sluice.etl.apply._adaptive_limits import BatchLimits
-from sluice.etl.apply._log_protocol import ApplyLog
+from sluice.etl.apply._batch import ApplyLog
 from sluice.etl.downstream import InFlight
 from sluice.relay import AlignedChunk, PendingChunks, RelayGapError, WindowRecord
 from sluice.relay.url import local_folder

@@ -1,5 +1,7 @@
-"""What Spark's Python workers do to prepare a batch. Spark finds it by this module's path, so nothing is imported here
-that the client alone needs: no session, no connection to the downstream.
+"""Prepare a batch in Spark's Python workers.
+
+Spark finds the function by this module's path. So nothing is imported here that only the client
+needs: no session, no connection to the downstream.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from sluice.etl.spark.worker_tuning import freeze_gc
 
 @dataclass(frozen=True, slots=True)
 class PrepareWindows:
-    """Runs in Spark's Python workers: each of its rows is a batch as JSON, and becomes batches in STEP_SCHEMA."""
+    """Turn rows, each a batch of windows as JSON, into record batches in STEP_SCHEMA."""
 
     relay_url: str
     options: PrepareOptions

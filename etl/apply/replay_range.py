@@ -1,6 +1,8 @@
-"""A past range of windows, applied to another sink than the pipeline's: the same preparing, the same sinks, and nothing
-of the running pipeline is touched. Its orders don't count here, its checkpoint isn't looked at, the registry isn't told
-of anything; what operators decided about transactions and DDL counts as it did the first time.
+"""Apply a past range of windows to another sink than the pipeline's.
+
+Preparing and sinks are the same, and nothing of the running pipeline is touched: its orders don't
+count here, its checkpoint isn't read, the registry isn't written. Overrides of transactions and DDL
+count as they did the first time.
 """
 
 from __future__ import annotations
@@ -28,18 +30,18 @@ log = logging.getLogger("sluice.reapply")
 
 
 class OutsideReplayRange(SluiceError):
-    """The sink isn't between the ends of the range."""
+    """The sink's checkpoint lies outside of the range."""
 
     way_out = "begin with another sink"
 
 
 OnBatch = Callable[[BatchReport, int], None]
-"""Told of each batch that is durable, and of the bytes of its windows' parts. May raise, to end it there."""
+"""Called with each durable batch and the bytes of its windows' parts. May raise, to end there."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayRange:
-    """What was committed after `after_ts` through `until_ts` (TSO)."""
+    """Everything committed after `after_ts` through `until_ts` (TSO)."""
 
     after_ts: int
     until_ts: int
@@ -51,7 +53,7 @@ class _NoAlignedChunks(AlignedChunks):
 
 
 class _ReadOnlyLog:
-    """Windows in which the orders to the running pipeline aren't seen, and its appointments are none."""
+    """Show windows without the running pipeline's orders and aligned chunks."""
 
     def __init__(self, windows: WindowLog) -> None:
         self._windows = windows
@@ -78,7 +80,7 @@ class _ReadOnlyLog:
         return Control()
 
 
-def apply_range(  # noqa: PLR0913 what it works with, by name
+def apply_range(  # noqa: PLR0913 independent parts, passed by name
     windows: WindowLog,
     past: ReplayRange,
     sink: Sink,
@@ -88,18 +90,19 @@ def apply_range(  # noqa: PLR0913 what it works with, by name
     stop: threading.Event,
     on_batch: OnBatch,
 ) -> ApplySummary:
-    """Apply the range of `windows` (a relay log's, or an archive's) to `sink`, from where the sink's own checkpoint is,
-    or from the range's beginning if it has none; until the range's end, or `stop`. The sink is closed then.
+    """Apply the range of `windows` (a relay log's, or an archive's) to `sink`, then close it.
 
-    What passes is tried again. Raises PastRangeError, ApplyError, DdlError, CheckpointMovedError, CheckpointError,
-    DownstreamError, relay errors, and what `prepare` and `on_batch` raise.
+    Starts at the sink's own checkpoint, or at the range's beginning if it has none; ends at the
+    range's end, or at `stop`. Transient errors are retried. Raises OutsideReplayRange, ApplyError,
+    DdlError, CheckpointMovedError, CheckpointError, DownstreamError, relay errors, and what
+    `prepare` and `on_batch` raise.
     """
     with contextlib.closing(sink):
         return _ReplayLoop(windows, past, sink, prepare, limits, stop, on_batch).run()
 
 
 class _ReplayLoop:
-    def __init__(  # noqa: PLR0913 as apply_past
+    def __init__(  # noqa: PLR0913 the arguments of `apply_range`
         self,
         windows: WindowLog,
         past: ReplayRange,
@@ -127,13 +130,13 @@ class _ReplayLoop:
             except WaitStopped:
                 break
             except OverridesChanged:
-                log.info("operators decided about what is being applied: preparing it again")
+                log.info("overrides for this batch changed: preparing it again")
             except Exception as error:
-                told = ours(error)
-                if not told.transient:
+                cause = ours(error)
+                if not cause.transient:
                     raise
                 self._summary.retries += 1
-                self._stop.wait(self._waiting.after(told, f"at {self._summary.checkpoint}"))
+                self._stop.wait(self._waiting.after(cause, f"at {self._summary.checkpoint}"))
             finally:
                 if self._prefetcher is not None:
                     self._prefetcher.stop()

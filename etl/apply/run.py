@@ -1,7 +1,8 @@
-"""The apply loop: landed windows from the relay log, prepared by Spark, written downstream, checkpoint by checkpoint.
+"""Apply landed windows in a loop: Spark prepares a batch, the sink writes it with its checkpoint.
 
-While one batch is being written the next is prepared, at most one ahead; batches are written in order. The downstream's
-checkpoint row is the only state: any trouble with the connection leads back to reading it.
+The next batch is prepared while one is written, at most one ahead; batches are written in order.
+The downstream's checkpoint is the only state: any trouble with the connection leads back to reading
+it.
 """
 
 from __future__ import annotations
@@ -15,12 +16,11 @@ from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
 from sluice.errors import ours
-from sluice.etl.apply import _override_usage as _decided
+from sluice.etl.apply import _overrides
 from sluice.etl.apply._adaptive_limits import AdaptiveLimits
 from sluice.etl.apply._aligned_chunks import AlignedChunkApplier
 from sluice.etl.apply._batch import OverridesChanged, PausedByOperator, WaitStopped, WindowBatch, check_not_paused
 from sluice.etl.apply._bisect import find_failing_transaction
-from sluice.etl.apply._blocked import check_blocked
 from sluice.etl.apply._consumer_position import ConsumerPosition
 from sluice.etl.apply._counters import ApplyCounters
 from sluice.etl.apply._drainer_takeover import advance_past_executed_ddl
@@ -57,7 +57,7 @@ __all__ = ["ApplyError", "ApplySummary", "BatchReport", "OtherWriterError", "Pre
 log = logging.getLogger("sluice.apply")
 
 _POLL_INTERVAL_S = 0.02
-_REMOTE_POLL_INTERVAL_S = 0.25  # in an object store, where each look is charged for
+_REMOTE_POLL_INTERVAL_S = 0.25  # in an object store, which charges for each request
 
 
 @runtime_checkable
@@ -65,10 +65,10 @@ class ConnectedPreparer(Protocol):
     """A preparer that holds a connection."""
 
     def close(self) -> None:
-        """Drop the connection; the next use connects anew."""
+        """Drop the connection; the next use connects again."""
 
 
-def run_apply(  # noqa: PLR0913 one optional wish each, by name
+def run_apply(  # noqa: PLR0913 independent options, passed by name
     settings: Settings,
     *,
     run_seconds: float | None = None,
@@ -81,11 +81,10 @@ def run_apply(  # noqa: PLR0913 one optional wish each, by name
 ) -> ApplySummary:
     """Apply landed windows until `run_seconds` are over, `stop` is set, or the checkpoint is exactly at `until_ts`.
 
-    `prepare` is the Spark job by default. `summary` is filled meanwhile, and what is returned. `writing` is entered
-    while a batch is written. Connection loss,
-    deadlocks and lock waits are retried from the checkpoint.
-    Raises ApplyError, DdlError, CheckpointMovedError, NotSoleWriterError, CheckpointError, DownstreamError (refused for
-    good), relay errors, and what `prepare` raises.
+    `prepare` is the Spark job by default. `summary` is filled during the run and returned. `writing`
+    is entered while a batch is written. Connection loss, deadlocks and lock waits are retried from
+    the checkpoint. Raises ApplyError, DdlError, CheckpointMovedError, OtherWriterError,
+    CheckpointError, DownstreamError if it is permanent, relay errors, and what `prepare` raises.
     """
     limits = _RunLimits(run_seconds, stop or threading.Event(), until_ts)
     if prepare is None:
@@ -105,7 +104,7 @@ def run_apply(  # noqa: PLR0913 one optional wish each, by name
 
 
 def prepare_options(settings: Settings) -> PrepareOptions:
-    """How the settings want windows prepared."""
+    """Return the options by which windows are prepared, from the settings."""
     return PrepareOptions(
         write_plan_of_sink(settings.target, settings.apply.mode),
         settings.apply.worker_count,
@@ -117,7 +116,7 @@ def prepare_options(settings: Settings) -> PrepareOptions:
 
 
 class _RunLimits:
-    """How long a run goes on."""
+    """Limits at which a run ends."""
 
     def __init__(self, run_seconds: float | None, stop: threading.Event, until_ts: int | None) -> None:
         self._end = None if run_seconds is None else time.monotonic() + run_seconds
@@ -125,15 +124,15 @@ class _RunLimits:
         self.until_ts = until_ts
 
     def is_over(self, checkpoint_ts: int = 0) -> bool:
-        """Whether the run ends with the checkpoint at this TSO."""
+        """Return whether the run ends with the checkpoint at `checkpoint_ts`."""
         reached = self.until_ts is not None and checkpoint_ts >= self.until_ts
         return self.stop.is_set() or reached or (self._end is not None and time.monotonic() >= self._end)
 
 
 class _ApplyLoop:
-    """Applies from where the downstream is, and again after whatever passes."""
+    """Apply from the checkpoint on, and from the checkpoint again after each transient error."""
 
-    def __init__(  # noqa: PLR0913 what `run_apply` was given
+    def __init__(  # noqa: PLR0913 the arguments of `run_apply`
         self,
         settings: Settings,
         first: WindowRecord,
@@ -171,7 +170,7 @@ class _ApplyLoop:
         self._progress = ApplyProgressLog()
         self._prefetcher: BatchPrefetcher | None = None
         self._batch: WindowBatch | None = None
-        """What is being written, or was last, since the checkpoint was read."""
+        """The batch being written, or written last, since the checkpoint was read."""
 
     def run(self) -> ApplySummary:
         while not self._is_over():
@@ -182,15 +181,15 @@ class _ApplyLoop:
             except PausedByOperator as error:
                 log.info("%s", error)
             except OverridesChanged:
-                log.info("operators decided about what is being applied: preparing it again from the checkpoint on")
+                log.info("overrides for this batch changed: preparing it again from the checkpoint")
             except Exception as error:
-                told = ours(error)
+                cause = ours(error)
                 self._counters.failed(error)
-                if not told.transient:
+                if not cause.transient:
                     self._on_permanent_error(error)
                     raise
                 self._summary.retries += 1
-                self._limits.stop.wait(self._waiting.after(told, f"at checkpoint {self._summary.checkpoint}"))
+                self._limits.stop.wait(self._waiting.after(cause, f"at checkpoint {self._summary.checkpoint}"))
             finally:
                 if self._prefetcher is not None:
                     self._prefetcher.stop()
@@ -206,7 +205,7 @@ class _ApplyLoop:
         self._sink.close()
 
     def _apply(self) -> None:
-        """From the checkpoint on, until the run is over."""
+        """Apply from the checkpoint until the run is over."""
         self._prefetcher = self._batch = None
         target, cluster_id = self._settings.target, self._first_window.cluster_id
         require_bootstrap_done(
@@ -214,7 +213,7 @@ class _ApplyLoop:
         )
         self._ownership.check()
         checkpoint = self._recover()
-        self._summary.warn(_decided.settle_overrides(self._relay, checkpoint.commit_ts))
+        self._summary.warn(_overrides.settle_overrides(self._relay, checkpoint.commit_ts))
         self._prefetcher = BatchPrefetcher(self._relay, self._prepare, self._size, checkpoint, self._limits.until_ts)
         for item in self._prefetcher.items(self._is_over_for_owner):
             if isinstance(item, AlignedChunk):
@@ -225,7 +224,7 @@ class _ApplyLoop:
                 self._write(item)
 
     def _recover(self) -> Checkpoint:
-        """Where to go on from. Without a checkpoint that is where the relay log begins."""
+        """Return the checkpoint to continue from, or the relay log's beginning without one."""
         sink = self._sink
         checkpoint = sink.recover()
         if checkpoint is not None and checkpoint.needs_safe_mode and isinstance(sink, DrainerTakeover):
@@ -237,16 +236,15 @@ class _ApplyLoop:
         self._ownership.at(
             start.commit_ts, wrote=checkpoint is not None and checkpoint.owner == self._ownership.pipeline
         )
-        check_blocked(checkpoint, self._relay)
+        _overrides.check_blocked(checkpoint, self._relay)
         if start.flight is not None:
             self._aligned_chunks.cancel_within(start.commit_ts, start.flight.until)
         return start
 
     def _write(self, batch: WindowBatch) -> None:
-
         def confirm(step: Step, *, begun: bool = False) -> None:
             batch.confirm(step, begun=begun)
-            _decided.record_begun(self._relay, batch, step)
+            _overrides.record_begun(self._relay, batch, step)
 
         waited_s, began = batch.waited_s, time.perf_counter()
         written = self._sink.run(
@@ -262,13 +260,13 @@ class _ApplyLoop:
             self._on_batch(report)
         self._ownership.at(batch.hi, wrote=True)
         self._consumer_position.at(batch.hi)
-        self._summary.warn(_decided.settle_overrides(self._relay, batch.hi))
+        self._summary.warn(_overrides.settle_overrides(self._relay, batch.hi))
         self._waiting.over()
 
-    def _apply_chunk(self, appointment: AlignedChunk, ahead: BatchPrefetcher) -> None:
-        """Rows of a job's, where the checkpoint is."""
+    def _apply_chunk(self, chunk: AlignedChunk, prefetcher: BatchPrefetcher) -> None:
+        """Write an aligned chunk at the present checkpoint."""
 
-        def go_on() -> bool:
+        def should_continue() -> bool:
             self._ownership.check()
             return self._wait()
 
@@ -276,12 +274,15 @@ class _ApplyLoop:
             self._ownership.check()
             check_not_paused(self._relay, step.commit_ts)
 
-        self._aligned_chunks.keep(appointment, self._sink, lambda: ahead.changes_since, go_on, confirm)
+        self._aligned_chunks.keep(chunk, self._sink, lambda: prefetcher.changes_since, should_continue, confirm)
         self._waiting.over()
 
     def _on_permanent_error(self, error: Exception) -> None:
-        """Before a terminal error goes up: have it refused again if a part may be downstream, and find out which
-        transaction is at fault, for an ApplyError that names it."""
+        """Prepare for raising a permanent error.
+
+        A batch that may be downstream in part is blocked until an operator decides. If the failing
+        transaction can be found, raises an ApplyError that names it.
+        """
         sink, batch = self._sink, self._batch
         if isinstance(error, ApplyError) and error.found and batch is not None and isinstance(sink, RemembersBlocked):
             sink.remember_blocked(str(error), [decision.commit_ts for decision in batch.decisions])
@@ -292,7 +293,7 @@ class _ApplyLoop:
             )
 
     def _with_ownership_check(self, steps: Iterable[Step]) -> Iterator[Step]:
-        """The steps, for as long as nobody else writes."""
+        """Yield the steps, and check before each that no other pipeline writes."""
         for step in steps:
             self._ownership.check()
             yield step
@@ -320,13 +321,13 @@ def _wait_for_first_window(relay: RelayLog, limits: _RunLimits) -> WindowRecord 
 
 def _log_start_position(checkpoint: Checkpoint | None, first: WindowRecord, sink: Sink) -> None:
     if checkpoint is None:
-        log.info("no checkpoint on %s: beginning at %s, where the relay log begins", sink.address, first.lo)
+        log.info("no checkpoint on %s: starting at the relay log's beginning, commit_ts=%s", sink.address, first.lo)
     else:
-        log.info("going on from checkpoint %s on %s", checkpoint.commit_ts, sink.address)
+        log.info("continuing from checkpoint %s on %s", checkpoint.commit_ts, sink.address)
         if checkpoint.needs_safe_mode:
             log.warning(
-                "safe mode: changes after commit_ts %s, through %s, may be downstream already; they are written so that"
-                " it makes no difference, without checking what was there",
+                "safe mode: changes after commit_ts %s through %s may be downstream already; they replace what is"
+                " there, unchecked",
                 checkpoint.commit_ts,
                 checkpoint.safe_until,
             )

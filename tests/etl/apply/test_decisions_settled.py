@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from sluice.etl import operate
-from sluice.etl.apply import _override_usage as _decided
-from sluice.etl.apply import run_apply
+from sluice.etl.apply import _overrides, run_apply
 from sluice.etl.downstream import MySQLSession
 from sluice.etl.operate import OperateError
 from sluice.etl.settings import Apply, Downstream, File, Relay, Settings, Upstream
@@ -88,7 +87,7 @@ def test_what_a_process_that_died_behind_its_commit_used_is_known_to_the_next_on
     used = story._ts
     story.insert(ITEM, {"id": 3, "v": 3})
     operate.skip_transaction(settings, used)
-    late, settle = story._ts, _decided.settle_overrides
+    late, settle = story._ts, _overrides.settle_overrides
 
     def died(of: object, through_ts: int) -> list[str]:
         if through_ts < late:
@@ -96,7 +95,7 @@ def test_what_a_process_that_died_behind_its_commit_used_is_known_to_the_next_on
         raise _Died
 
     with monkeypatch.context() as patch:
-        patch.setattr(_decided, "settle_overrides", died)
+        patch.setattr(_overrides, "settle_overrides", died)
         with pytest.raises(_Died):
             go_on(story, settings)
     relay.decisions.add(Override(late, SKIP))  # an operator who died, too

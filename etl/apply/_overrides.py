@@ -1,0 +1,68 @@
+"""Enforce what operators decided: a blocked batch stays blocked, and overrides are settled once."""
+
+from __future__ import annotations
+
+import logging
+
+from sluice.etl.apply._batch import WindowBatch
+from sluice.etl.changes.steps import Step
+from sluice.etl.downstream import Checkpoint, InFlight
+from sluice.etl.downstream.sinks.sink import ApplyError
+from sluice.relay import RelayLog
+
+log = logging.getLogger("sluice.apply")
+
+
+def check_blocked(checkpoint: Checkpoint | None, relay: RelayLog) -> None:
+    """Raise ApplyError if the in-flight batch is blocked and no operator has decided since.
+
+    It stays blocked for every process and in every mode.
+    """
+    flight = checkpoint.flight if checkpoint else None
+    if checkpoint is None or flight is None or flight.refused is None:
+        return
+    if _has_new_overrides(checkpoint.commit_ts, flight, relay):
+        log.warning("continuing as operators decided, after: %s", flight.refused.text)
+        return
+    raise ApplyError(
+        f"changes between commit_ts {checkpoint.commit_ts} and {flight.until} were refused before, when"
+        " others of them were written already, and no operator has decided since:"
+        f" {flight.refused.text.rstrip('.')}.",
+        way_out="leave a transaction out (`sluice txn skip COMMIT_TS`), or have every row of these"
+        " changes written as it is upstream, whatever is there:"
+        f" `sluice accept {flight.refused.token}`",
+    )
+
+
+def _has_new_overrides(after_ts: int, flight: InFlight, relay: RelayLog) -> bool:
+    assert flight.refused is not None
+    decided = {override.commit_ts for override in relay.decisions.list(after_ts, flight.until)}
+    return decided != set(flight.refused.decided) or relay.control().accepted == flight.refused.token
+
+
+def record_begun(relay: RelayLog, batch: WindowBatch, step: Step) -> None:
+    """Record which overrides a commit obeys, behind the checkpoint's lock and before the commit.
+
+    From that `settle_overrides`, and operators who hold the checkpoint, know whether an override
+    came in time.
+    """
+    relay.decisions.mark_begun([each for each in batch.decisions if each.commit_ts <= step.commit_ts])
+
+
+def settle_overrides(relay: RelayLog, through_ts: int) -> list[str]:
+    """Mark overrides that the checkpoint has passed as used, and remove those that came too late.
+
+    Returns the lines that it logs.
+    """
+    lines = []
+    for override in relay.decisions.unsettled(through_ts):
+        line = f"commit_ts {override.commit_ts}: {override}"
+        if relay.decisions.is_kept(override.commit_ts):
+            relay.decisions.mark_used([override])
+        elif relay.decisions.remove(override.commit_ts):
+            line += ": too late, the commit was in progress and is applied; the override is removed"
+        else:
+            continue
+        lines.append(line)
+        log.warning("%s", line)
+    return lines
