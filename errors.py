@@ -73,7 +73,7 @@ class DefectError(SluiceError):
 
 
 class Signal(Exception):
-    """Control flow by an exception: it is caught in the room that raises it, and nobody else sees it."""
+    """Control flow by an exception. A room catches it before it returns to its callers."""
 
 
 _BY_NUMBER = {

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sluice.etl.copy.copy_run import CopyJob, CopyProgressCounts, CopyStopRequested, CopyTarget
+from sluice.etl.copy.copy_run import CopyJob, CopyProgressCounts, CopyTarget
 from sluice.etl.copy.counted import compare_with_tidb, rows_by_table
 from sluice.etl.copy.plan import CopyPlan
 from sluice.etl.copy.spark_loads import MakeLoads
 from sluice.etl.copy.spec import BootstrapSpec
 from sluice.etl.downstream import Checkpoint
-from sluice.relay.jobs import CANCELLED, DONE, PAUSE, PAUSED, Job, JobError, JobRun
+from sluice.relay.jobs import CANCELLED, DONE, PAUSE, PAUSED, Job, JobError, JobRun, StopRequested
 
 __all__ = ["BootstrapRun", "BootstrapSummary", "CopyProgressCounts"]
 
@@ -55,7 +55,7 @@ class BootstrapRun(CopyJob):
             self._prepare()
             self._copy(make, 0, 1)
             return self._finish()
-        except CopyStopRequested:
+        except StopRequested:
             return self._stop()
         finally:
             self._session.close()
@@ -64,7 +64,7 @@ class BootstrapRun(CopyJob):
         """Make databases and tables. False if the run was ordered to stop."""
         try:
             self._prepare()
-        except CopyStopRequested:
+        except StopRequested:
             return False
         finally:
             self._session.close()
@@ -76,7 +76,7 @@ class BootstrapRun(CopyJob):
             self._set_activity("copying rows")
             self._session.connect()
             self._copy(make, share, shares)
-        except CopyStopRequested:
+        except StopRequested:
             pass
         finally:
             self._session.close()
@@ -90,7 +90,7 @@ class BootstrapRun(CopyJob):
             self._set_activity("looking at what is left")
             self._copy(make, 0, 1)
             return self._finish()
-        except CopyStopRequested:
+        except StopRequested:
             return self._stop()
         finally:
             self._session.close()

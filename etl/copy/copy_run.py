@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sluice.errors import Signal
 from sluice.etl.copy.chunk_ledger import ChunkLedger
 from sluice.etl.copy.chunk_loader import ChunkLoader, CopiedChunk, count_rows
 from sluice.etl.copy.definitions import SourceSchema
@@ -31,7 +30,7 @@ from sluice.relay.jobs import Job, JobCounts, JobRun, TableProgress
 from sluice.tidb import tso
 from sluice.tidb.table_name import full_name
 
-__all__ = ["CopyJob", "CopyProgressCounts", "CopyStopRequested", "CopyTarget"]
+__all__ = ["CopyJob", "CopyProgressCounts", "CopyTarget"]
 
 log = logging.getLogger("sluice.copy")
 
@@ -70,12 +69,8 @@ class CopyProgressCounts:
         self.doing = done.table
 
 
-class CopyStopRequested(Signal):
-    """The job is to pause, or to be cancelled."""
-
-
 class CopyJob:
-    """What a run of a copy's job does, step by step. Each raises Ordered where the run is to end, LeaseLostError,
+    """What a run of a copy's job does, step by step. Each raises StopRequested where the run is to end, LeaseLostError,
     CopyError for what hinders it, DdlError, DownstreamError, and what `make` raises.
     """
 
@@ -100,10 +95,8 @@ class CopyJob:
         self.progress = CopyProgressCounts(self.plan.bytes, len(self.plan.chunks))
 
     def _set_activity(self, what: str) -> None:
-        """What comes next. Raises Ordered if the run is to end here, LeaseLostError."""
-        self._run.check()
-        if self._run.order is not None:
-            raise CopyStopRequested
+        """What comes next. Raises StopRequested if the run is to end here, LeaseLostError."""
+        self._run.check_order()
         self._run.doing(what)
         self.progress.doing = what
         self._on_progress(self.progress)
@@ -173,7 +166,7 @@ class CopyJob:
         sessions = -(-self._settings.apply.worker_count // shares)
         loader = ChunkLoader(self._settings.downstream, self.plan, self._copied, make, sessions)
         for done in loader.run(
-            mine, lambda session, n: self._lock.hold(session, share * sessions + n), self._should_continue
+            mine, lambda session, n: self._lock.hold(session, share * sessions + n), self._run.should_continue
         ):
             if not done.was_present or shares == 1:
                 self._run.did(done.table, JobCounts(done.rows, done.bytes, 1, done.planned_bytes))
@@ -183,10 +176,6 @@ class CopyJob:
             self._on_progress(self.progress)
             self.watch.now_and_then()
         self._set_activity("looking at what is left")
-
-    def _should_continue(self) -> bool:
-        self._run.check()
-        return self._run.order is None
 
     # Ending
 

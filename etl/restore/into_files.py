@@ -16,7 +16,6 @@ from pathlib import Path
 from sluice.etl.changes.dialect import Dialect
 from sluice.etl.changes.formats.sql_text import quote_name
 from sluice.etl.changes.formats.table_fallbacks import as_bytes
-from sluice.etl.copy.copy_run import CopyStopRequested
 from sluice.etl.downstream.ddl import create_table
 from sluice.etl.history.as_of import Fingerprint, PlanExecutor, TimeTravelQuery, fingerprint, tables_as_of
 from sluice.etl.history.as_of.output import TableOutput, broken_columns, file_name, open_output_at, with_file_name
@@ -25,8 +24,7 @@ from sluice.etl.restore.files_folder import RestoredFile, RestoreFolder, crc_and
 from sluice.etl.restore.files_plan import FilesPlan
 from sluice.etl.restore.files_summary import FilesSummary
 from sluice.etl.settings import Settings
-from sluice.relay.jobs import CANCELLED, DONE, PAUSE, PAUSED, Job, JobCounts, TableProgress
-from sluice.relay.jobs import JobRun as JobRun
+from sluice.relay.jobs import CANCELLED, DONE, PAUSE, PAUSED, Job, JobCounts, JobRun, StopRequested, TableProgress
 from sluice.tidb import tso
 from sluice.tidb.schema import Table
 from sluice.tidb.table_name import exactly
@@ -66,7 +64,7 @@ class FilesRestoreJob:
             for first in range(0, len(left), _TABLES_PER_QUERY):
                 self._compute_tables(left[first : first + _TABLES_PER_QUERY])
             self._check_stop("writing down that it is done")
-        except CopyStopRequested:
+        except StopRequested:
             return self._stop()
         summary = self._summary(DONE)
         self._run.end(DONE, result=summary.to_json())
@@ -105,10 +103,8 @@ class FilesRestoreJob:
         self._run.check()
 
     def _check_stop(self, what: str = "") -> None:
-        """Raises Ordered if the run is to end here, LeaseLostError."""
-        self._run.check()
-        if self._run.order is not None:
-            raise CopyStopRequested
+        """Raises StopRequested if the run is to end here, LeaseLostError."""
+        self._run.check_order()
         if what:
             self._run.doing(what)
 

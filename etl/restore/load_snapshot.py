@@ -21,7 +21,7 @@ class LoadSnapshot(CopyJob):
     """Of the archive's files, to be applied afterwards: for the progress."""
 
     def load(self, make: MakeLoads) -> None:
-        """Up to the checkpoint, which says that all of it is there. Raises Ordered, and as CopyRun."""
+        """Up to the checkpoint, which says that all of it is there. Raises StopRequested, and as CopyRun."""
         self._prepare()
         self._copy(make, 0, 1)
         self._complete()

@@ -18,7 +18,7 @@ from typing import Any
 
 from sluice.etl.apply import ReplayRange
 from sluice.etl.copy import CopyProgressCounts
-from sluice.etl.copy.copy_run import CopyStopRequested, CopyTarget
+from sluice.etl.copy.copy_run import CopyTarget
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.snapshot_source import SnapshotSource
 from sluice.etl.copy.spec import BootstrapSpec
@@ -39,7 +39,7 @@ from sluice.etl.restore.summary import RestoreSummary, RestoreVerification
 from sluice.etl.restore.verify import verify_restored
 from sluice.etl.settings import Settings
 from sluice.relay.archive import Archive, ArchiveLog
-from sluice.relay.jobs import CANCELLED, DONE, PAUSE, PAUSED, Job, JobRun
+from sluice.relay.jobs import CANCELLED, DONE, PAUSE, PAUSED, Job, JobRun, StopRequested
 from sluice.relay.storage import open_storage
 from sluice.relay.url import folder_of
 
@@ -93,7 +93,7 @@ class RestoreRun:
                 self._verify(ways)
                 kept = self._save_result()
             return self._finish(kept)
-        except CopyStopRequested:
+        except StopRequested:
             return self._stop()
         finally:
             self._session.close()
@@ -158,7 +158,7 @@ class RestoreRun:
         if done.checkpoint < plan.until:
             self._run.look()
             self._run.check()
-            raise CopyStopRequested
+            raise StopRequested(self._run.order)
 
     def _end(self) -> None:
         self._set_activity("removing what wasn't asked for")
@@ -216,11 +216,9 @@ class RestoreRun:
     # Inside
 
     def _set_activity(self, what: str) -> None:
-        """What comes next. Raises Ordered if the run is to end here, LeaseLostError."""
+        """What comes next. Raises StopRequested if the run is to end here, LeaseLostError."""
         self._run.look()
-        self._run.check()
-        if self._run.order is not None:
-            raise CopyStopRequested
+        self._run.check_order()
         self._run.doing(what)
         self._on_progress(CopyProgressCounts(doing=what))
 

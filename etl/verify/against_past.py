@@ -20,7 +20,9 @@ __all__ = ["compare_with_archive"]
 def compare_with_archive(
     taking: ResultCollector, snapshot: ConsistentReader, names: Iterable[str], spark: SparkRun | None
 ) -> dict[str, str]:
-    """Compare tables; those that a DDL has changed meanwhile, and why. Raises Ordered, and what both sides raise."""
+    """Compare tables; return those that a DDL has changed meanwhile, and why. Raises StopRequested, and
+    what both sides raise.
+    """
     settings = taking.place.settings
     side = ArchiveEndpoint(settings, taking.ts, spark)
     opened = side.open(frozenset(names).__contains__)

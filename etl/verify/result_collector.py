@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 
-from sluice.errors import Signal
 from sluice.etl.history.snapshots.place import PipelineContext
 from sluice.etl.verify.differences import last_in_binlog
 from sluice.etl.verify.result import TableResult
@@ -16,17 +15,13 @@ from sluice.etl.verify.tables import ExcludedTable
 from sluice.relay.jobs import Job, JobCounts, JobRun
 from sluice.tidb.schema import Table
 
-__all__ = ["MAX_EXAMPLES", "ResultCollector", "VerifyStopRequested"]
+__all__ = ["MAX_EXAMPLES", "ResultCollector"]
 
 MAX_EXAMPLES = 20
 """So many rows of a table are named."""
 _MAX_BINLOG_LOOKUPS = 5
 """Of so many of them the log is asked what it says of the row."""
 _SAVE_INTERVAL_S = 2.0
-
-
-class VerifyStopRequested(Signal):
-    """The job is to pause, or to be cancelled."""
 
 
 class ResultCollector:
@@ -86,16 +81,6 @@ class ResultCollector:
         self.run.doing(name)
 
     def doing(self, what: str) -> None:
-        """What comes next. Raises Ordered, LeaseLostError."""
-        self.check_order()
+        """What comes next. Raises StopRequested, LeaseLostError."""
+        self.run.check_order()
         self.run.doing(what)
-
-    def go_on(self) -> bool:
-        """Whether nothing was ordered. Raises LeaseLostError."""
-        self.run.check()
-        return self.run.order is None
-
-    def check_order(self) -> None:
-        """Raises Ordered, LeaseLostError."""
-        if not self.go_on():
-            raise VerifyStopRequested

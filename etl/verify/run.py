@@ -28,12 +28,23 @@ from sluice.etl.verify.errors import VerifyError
 from sluice.etl.verify.explain_missing import explain_missing
 from sluice.etl.verify.request import AUTO, VerifyRequest
 from sluice.etl.verify.result import TableResult, VerifySummary
-from sluice.etl.verify.result_collector import MAX_EXAMPLES, ResultCollector, VerifyStopRequested
+from sluice.etl.verify.result_collector import MAX_EXAMPLES, ResultCollector
 from sluice.etl.verify.saved_results import SavedResults
 from sluice.etl.verify.table_compare import ComparedRange, TableComparer, TableComparison
 from sluice.etl.verify.tables import compared_tables, only_downstream
 from sluice.etl.verify.upstream_endpoint import UpstreamEndpoint
-from sluice.relay.jobs import CANCEL, CANCELLED, DONE, PAUSED, Job, JobCounts, JobRun, Runner, TableProgress
+from sluice.relay.jobs import (
+    CANCEL,
+    CANCELLED,
+    DONE,
+    PAUSED,
+    Job,
+    JobCounts,
+    JobRun,
+    Runner,
+    StopRequested,
+    TableProgress,
+)
 from sluice.relay.verification_log import ARCHIVE, UPSTREAM, VerificationMethod, Verifications
 
 __all__ = ["KIND", "cancel_verify", "create_verify", "differing_rows", "run_verify"]
@@ -101,7 +112,7 @@ class _VerifyJob:
         """Compare all that is asked for, or do as was ordered."""
         try:
             self._compare()
-        except VerifyStopRequested:
+        except StopRequested:
             self._results.save()
             state = CANCELLED if self._run.order == CANCEL else PAUSED
             self._run.end(state, said="" if state == CANCELLED else "paused by an order")
@@ -125,7 +136,7 @@ class _VerifyJob:
         """Until every table is compared: what a DDL changes meanwhile is looked at again, at a later checkpoint."""
         for attempt in range(_MAX_ATTEMPTS):
             before = len(self._results.results)
-            self._results.check_order()
+            self._run.check_order()
             self._run.doing("waiting for a checkpoint to read at")
             changed = self._look()
             if not changed:
@@ -202,7 +213,7 @@ class _VerifyJob:
         tables = self._tables(definitions)
         changed: dict[str, str] = {}
         differing: list[TableComparison] = []
-        said = TableComparer(up, down).run(tables, self._results.go_on)
+        said = TableComparer(up, down).run(tables, self._run.should_continue)
         for one in said:
             if isinstance(one, ComparedRange):
                 self._results.did(one.table.full_name, JobCounts(one.rows, int(one.table.bytes * one.part)))
@@ -216,7 +227,7 @@ class _VerifyJob:
                 result = _table_result(one, self._results.ts)
                 self._results.take(result)
                 self._results.add_merged(one.table.table, one.table.others, result)
-        self._results.check_order()
+        self._run.check_order()
         return changed | self._add_differing(differing)
 
     def _tables(self, definitions: SourceSchema) -> list[ComparedTable]:

@@ -5,7 +5,14 @@ What a kind of job does is elsewhere (`sluice.etl.copy`); here is who may, how f
 """
 
 from sluice.relay.jobs.background import run_every, stop_on_orders
-from sluice.relay.jobs.errors import JobError, JobOverlapError, JobRunsError, LeaseLostError, NotDoneError
+from sluice.relay.jobs.errors import (
+    JobError,
+    JobOverlapError,
+    JobRunsError,
+    LeaseLostError,
+    NotDoneError,
+    StopRequested,
+)
 from sluice.relay.jobs.jobs import RESUME, Job, Jobs, JobStatus
 from sluice.relay.jobs.lease import CANCEL, PAUSE, JobRun
 from sluice.relay.jobs.progress import JobCounts, JobProgress, TableProgress, WorkerProgress
@@ -56,6 +63,7 @@ __all__ = [
     "NotDoneError",
     "Runner",
     "StateEntry",
+    "StopRequested",
     "TableProgress",
     "WorkerProgress",
     "WriteScope",

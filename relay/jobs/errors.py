@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.errors import RequestError, SluiceError
+from sluice.errors import RequestError, Signal, SluiceError
 from sluice.relay.errors import ClaimLostError, RelayError
 
 
@@ -24,6 +24,15 @@ class LeaseLostError(ClaimLostError):
     """Another process runs the job now: this one must stop, and writes nothing more about it."""
 
     way_out = "nothing need be done: the job goes on there. `sluice jobs` shows how far it is"
+
+
+class StopRequested(Signal):
+    """End a run at a safe point, because an operator ordered the job to pause or to be cancelled."""
+
+    def __init__(self, order: str | None) -> None:
+        super().__init__(order)
+        self.order = order
+        """The order as it was when this was raised (`JobRun.order`); it may change later."""
 
 
 class NotDoneError(SluiceError):

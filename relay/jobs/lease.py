@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from sluice.errors import SluiceError, ours
 from sluice.relay.errors import RelayError
-from sluice.relay.jobs.errors import LeaseLostError
+from sluice.relay.jobs.errors import LeaseLostError, StopRequested
 from sluice.relay.jobs.job_files import JobFiles
 from sluice.relay.jobs.progress import JobCounts, TableProgress, WorkerProgress
 from sluice.relay.jobs.runner import Runner
@@ -80,6 +80,18 @@ class JobRun:
         if self._entry.state not in ACTIVE_STATES:
             said = f": {self._entry.said}" if self._entry.said else ""
             raise LeaseLostError(f"the job {self._files.id} is {self._entry.state}{said}")
+
+    def should_continue(self) -> bool:
+        """Return whether nothing was ordered. Raises LeaseLostError as `check`."""
+        self.check()
+        return self.order is None
+
+    def check_order(self) -> None:
+        """Raise StopRequested if the job is to pause or to be cancelled. Raises LeaseLostError as `check`."""
+        self.check()
+        order = self.order
+        if order is not None:
+            raise StopRequested(order)
 
     def _check_taker(self) -> None:
         entry = self._entry

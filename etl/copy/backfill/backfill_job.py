@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.errors import Signal, SluiceError, ours
+from sluice.errors import SluiceError, ours
 from sluice.etl.changes.formats.key_ranges import in_range
 from sluice.etl.copy.backfill.chunk_scheduler import AlignedChunkScheduler
 from sluice.etl.copy.backfill.downstream_session import BackfillDownstream
@@ -29,7 +29,7 @@ from sluice.etl.copy.backfill.table_key import range_key
 from sluice.etl.copy.backfill.throttle import AdaptiveChunkSize, RowRateLimiter
 from sluice.etl.copy.backfill.upstream_catalog import UpstreamCatalog
 from sluice.relay.aligned_chunks import COMPARE, AlignedChunk, AlignedChunks, ChunkReady, TableRepair
-from sluice.relay.jobs import JobCounts, JobRun, TableProgress
+from sluice.relay.jobs import JobCounts, JobRun, StopRequested, TableProgress
 from sluice.relay.storage import Storage
 from sluice.tidb.folded import folded
 from sluice.tidb.schema import Table
@@ -42,14 +42,6 @@ _MAX_ATTEMPTS = 30
 """Of one chunk."""
 _WAIT_LOG_DELAY_S = 3.0
 _POLL_INTERVAL_S = 0.1
-
-
-class BackfillStopRequested(Signal):
-    """An operator wants the job to pause or to end; `order` as `sluice.relay.jobs.JobRun.order`."""
-
-    def __init__(self, order: str) -> None:
-        super().__init__(order)
-        self.order = order
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +115,7 @@ class BackfillJob:
     # Doing it
 
     def work(self) -> None:
-        """Until every chunk is done. Raises OrderedError, BackfillError, and what the upstream's and the downstream's
+        """Until every chunk is done. Raises StopRequested, BackfillError, and what the upstream's and the downstream's
         clients raise.
         """
         self._run.set_totals(self.progress())
@@ -133,7 +125,7 @@ class BackfillJob:
         with ThreadPoolExecutor(1, thread_name_prefix="backfill read") as pool:
             try:
                 self._work(pool)
-            except BackfillStopRequested:
+            except StopRequested:
                 self._finish_ready()
                 raise
             finally:
@@ -142,7 +134,7 @@ class BackfillJob:
     def _work(self, pool: ThreadPoolExecutor) -> None:
         ahead: _ActiveChunk | None = None
         while True:
-            self._check_orders()
+            self._run.check_order()
             current, ahead = ahead or self._schedule(), None
             if current is None:
                 if self._active:
@@ -172,14 +164,9 @@ class BackfillJob:
 
     def _finish_ready(self) -> None:
         """Unless applying takes its time."""
-        with contextlib.suppress(BackfillStopRequested):
+        with contextlib.suppress(StopRequested):
             for hand in [hand for hand in self._active if hand.read is not None]:
                 self._finish(hand)
-
-    def _check_orders(self) -> None:
-        self._run.check()
-        if self._run.order is not None:
-            raise BackfillStopRequested(self._run.order)
 
     # Cutting, appointing
 
@@ -188,7 +175,7 @@ class BackfillJob:
         while (wait_s := self._rate.wait_s()) > 0:
             if self._active:
                 return None
-            self._check_orders()
+            self._run.check_order()
             time.sleep(min(wait_s, _POLL_INTERVAL_S))
         chunk = self._open_again() or self._next()
         if chunk is None:
@@ -406,8 +393,7 @@ class BackfillJob:
         self._run.check()
         if seconds > _WAIT_LOG_DELAY_S:
             self._run.doing("waiting for applying to come to the chunk: does the pipeline run? `sluice status` tells")
-            if self._run.order is not None:
-                raise BackfillStopRequested(self._run.order)
+            self._run.check_order()
 
     def _finish_orphaned(self, made: AlignedChunk) -> None:
         """Of a process before: its rows were ready, apply has written them or will."""

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from sluice.etl.copy.backfill.backfill_job import BackfillEndpoints, BackfillJob, BackfillStopRequested, end_repair
+from sluice.etl.copy.backfill.backfill_job import BackfillEndpoints, BackfillJob, end_repair
 from sluice.etl.copy.backfill.cleanup import remove_orphans
 from sluice.etl.copy.backfill.downstream_session import BackfillDownstream
 from sluice.etl.copy.backfill.errors import BackfillError
@@ -19,7 +19,7 @@ from sluice.etl.copy.backfill.upstream_catalog import UpstreamCatalog
 from sluice.etl.downstream.ownership import PipelineIdentity
 from sluice.etl.settings import Settings
 from sluice.etl.spark.session_target import SessionTarget
-from sluice.relay.jobs import CANCEL, CANCELLED, DONE, PAUSED, Job, Jobs, Runner, WriteScope
+from sluice.relay.jobs import CANCEL, CANCELLED, DONE, PAUSED, Job, Jobs, Runner, StopRequested, WriteScope
 
 KIND = "backfill"
 _COUNTERS = ("rows", "same", "inserted", "replaced", "deleted", "displaced", "kept", "chunks", "bytes")
@@ -195,8 +195,8 @@ def _request_of(job: Job) -> tuple[BackfillRequest, BackfillPlan]:
 def _run_job(work: BackfillJob) -> str:
     try:
         work.work()
-    except BackfillStopRequested as order:
-        return CANCELLED if order.order == CANCEL else PAUSED
+    except StopRequested as stop:
+        return CANCELLED if stop.order == CANCEL else PAUSED
     return DONE
 
 

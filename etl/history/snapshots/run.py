@@ -10,7 +10,6 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sluice.errors import Signal
 from sluice.etl.copy.gc_safepoint import GcSafePoint
 from sluice.etl.copy.sources import source_url
 from sluice.etl.downstream import MySQLSession
@@ -30,7 +29,18 @@ from sluice.etl.settings import Settings
 from sluice.etl.spark.job_calls import JobCalls
 from sluice.etl.spark.session_target import SessionTarget
 from sluice.relay.archive import ArchiveSnapshot, PendingSnapshot, SnapshotFile, SnapshotTable, snapshot_id
-from sluice.relay.jobs import CANCEL, CANCELLED, DONE, PAUSED, Job, JobCounts, JobRun, Runner, TableProgress
+from sluice.relay.jobs import (
+    CANCEL,
+    CANCELLED,
+    DONE,
+    PAUSED,
+    Job,
+    JobCounts,
+    JobRun,
+    Runner,
+    StopRequested,
+    TableProgress,
+)
 
 __all__ = ["KIND", "SnapshotJobSummary", "cancel_snapshot", "create_snapshot", "plan_snapshot", "run_snapshot"]
 
@@ -72,10 +82,6 @@ class SnapshotJobSummary:
             job, DONE, base.id, base.ts, len(base.tables), len(others), base.rows, base.file_bytes,
             sum(file.rows for file in own), sum(file.row_bytes for file in own), round(time.monotonic() - began, 3),
         )  # fmt: skip
-
-
-class _SnapshotStopRequested(Signal):
-    """The job is to pause, or to be cancelled."""
 
 
 def plan_snapshot(settings: Settings, wish: SnapshotRequest) -> SnapshotPlan:
@@ -150,7 +156,7 @@ class _SnapshotJob:
         """Make it, or do as was ordered."""
         try:
             base = self._from_downstream(wish) if wish.source == DOWNSTREAM else self._from_source(make)
-        except _SnapshotStopRequested:
+        except StopRequested:
             return self._stop()
         summary = SnapshotJobSummary.from_snapshot(self._job.id, base, self._began)
         self._run.end(DONE, result=summary.to_json())
@@ -164,16 +170,8 @@ class _SnapshotJob:
         self._run.end(PAUSED, said="paused by an order")
         return SnapshotJobSummary(self._job.id, PAUSED)
 
-    def _should_continue(self) -> bool:
-        self._run.check()
-        return self._run.order is None
-
-    def _check_order(self) -> None:
-        if not self._should_continue():
-            raise _SnapshotStopRequested
-
     def _set_activity(self, what: str) -> None:
-        self._check_order()
+        self._run.check_order()
         self._run.doing(what)
 
     # From a source
@@ -192,10 +190,10 @@ class _SnapshotJob:
             self._run.set_totals(plan.progress(done))
             make = make or self._default(stack)
             at_once = 1 if self._is_roll_forward else self._context.settings.apply.worker_count
-            for written in rows.write(make, at_once, done, self._should_continue):
+            for written in rows.write(make, at_once, done, self._run.should_continue):
                 self._report_written(written)
                 done |= written
-            self._check_order()
+            self._run.check_order()
             base = self._publish(plan.base, plan, with_files(plan, done))
             if hold is not None:
                 hold.release()
@@ -284,13 +282,13 @@ class _SnapshotJob:
             self._run.set_totals(_progress(stripes))
             files: dict[str, list[Any]] = {}
             for stripe, written in write_ranges(
-                snapshot, stripes, self._storage, f"bases/{name}", self._should_continue
+                snapshot, stripes, self._storage, f"bases/{name}", self._run.should_continue
             ):
                 full_name = stripe.place.table.full_name
                 files.setdefault(full_name, []).extend(written)
                 self._run.did(full_name, counts_of_files(written, stripe.bytes))
                 self._run.doing(full_name)
-            self._check_order()
+            self._run.check_order()
         self._check_unchanged(ts, {i for stripe in stripes for i in ids_of(stripe.place.table)})
         tables = tuple(
             unchanged.get(table.full_name) or SnapshotTable(
@@ -328,7 +326,7 @@ class _SnapshotJob:
 
     def _publish(self, name: str, plan: SnapshotPlan, tables: tuple[SnapshotTable, ...]) -> ArchiveSnapshot:
         self._run.look()
-        self._check_order()
+        self._run.check_order()
         now = time.time_ns() // 1_000_000
         base = ArchiveSnapshot(
             name, plan.ts, plan.schema_version, plan.cluster_id, now, plan.made_from, plan.schemas, tables

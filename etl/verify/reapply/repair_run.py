@@ -21,11 +21,11 @@ from sluice.etl.spark.session_target import SessionTarget
 from sluice.etl.verify.reapply.changed_keys import WRITE_PLAN, ChangedKeys
 from sluice.etl.verify.reapply.errors import ReplayRangeError
 from sluice.etl.verify.reapply.request import ReplayRequest
-from sluice.etl.verify.reapply.row_repair import RepairEndpoints, RepairStopRequested, RowRepair
+from sluice.etl.verify.reapply.row_repair import RepairEndpoints, RowRepair
 from sluice.etl.verify.reapply.summary import ReplaySummary, consumer_of
 from sluice.etl.verify.reapply.window_range import ReplayWindows, inspect_range
 from sluice.relay import RelayError
-from sluice.relay.jobs import CANCEL, CANCELLED, DONE, FINAL_STATES, PAUSED, Job, JobRun
+from sluice.relay.jobs import CANCEL, CANCELLED, DONE, FINAL_STATES, PAUSED, Job, JobRun, StopRequested
 from sluice.relay.retention import Consumers
 from sluice.tidb import PDClient
 from sluice.tidb.schema import Table
@@ -133,7 +133,7 @@ def run_repair(settings: Settings, job: Job, run: JobRun, prepare: Prepare | Non
 def _run_repair_job(repair: RowRepair, run: JobRun) -> str:
     try:
         repair.work()
-    except RepairStopRequested:
+    except StopRequested:
         if run.order != CANCEL:
             return PAUSED
         repair.release()

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sluice.errors import Signal, SluiceError
+from sluice.errors import SluiceError
 from sluice.etl.copy.backfill import AlignedChunkScheduler, BackfillDownstream
 from sluice.etl.downstream import ChunkResult
 from sluice.etl.verify.reapply.changed_keys import ChangedKeys
@@ -40,10 +40,6 @@ _COUNTERS = ("rows", "same", "inserted", "replaced", "deleted")
 def _chunk_count(rows: int) -> int:
     """How many chunks that many rows are, if none has to be made smaller."""
     return -(-rows // CHUNK_ROWS)
-
-
-class RepairStopRequested(Signal):
-    """Somebody wants the job to pause or to be cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +70,7 @@ class RowRepair:
         self.counts: dict[str, Counter[str]] = {}
 
     def work(self) -> None:
-        """Until every touched key is done. Raises OrderedError, ReapplyError, LeaseLostError, BackfillError, and what
+        """Until every touched key is done. Raises StopRequested, ReapplyError, LeaseLostError, BackfillError, and what
         preparing and the clients of PD and of the downstream raise.
         """
         for made in self._scheduler.orphaned():
@@ -165,14 +161,11 @@ class RowRepair:
         self._run.check()
         if seconds > _WAIT_LOG_DELAY_S:
             self._run.doing("waiting for landing and applying to come to a chunk: `sluice status` tells")
-            if self._run.order is not None:
-                raise RepairStopRequested
+            self._run.check_order()
 
     def _check_orders(self) -> None:
         self._run.look()
-        self._run.check()
-        if self._run.order is not None:
-            raise RepairStopRequested
+        self._run.check_order()
 
     def _retry(self, table: Table) -> None:
         self._attempts += 1
