@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
+from sluice.cli._bootstrap_job import print_summary
 from sluice.cli._copy_progress import CopyProgress
-from sluice.cli._job_kinds import print_bootstrap
 from sluice.cli._settings import config_option, operator_name, settings_for_write, settings_of
 from sluice.cli._this_process import local_runner, pause_on_signals
 
@@ -68,4 +68,4 @@ def command(
     settings = settings_for_write(ctx, config)
     with pause_on_signals(settings, "bootstrap"), CopyProgress() as display:
         summary = run_bootstrap(settings, wish, on_progress=display.show, runner=local_runner("sluice bootstrap"))
-    return print_bootstrap(summary)
+    return print_summary(summary)

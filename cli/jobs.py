@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, cast
 
 import click
 
@@ -18,6 +18,29 @@ if TYPE_CHECKING:
     from sluice.relay.jobs import Job, Jobs, JobStatus
 
 _FOLLOW_INTERVAL_S = 1.0
+_KINDS = {
+    "backfill": "_backfill_job",
+    "base": "_base_job",
+    "bootstrap": "_bootstrap_job",
+    "drill": "_drill_job",
+    "reapply": "_reapply_job",
+    "restore": "_restore_job",
+    "restore-files": "_restore_files_job",
+    "verify": "_verify_job",
+}
+"""Modules by kind of job, see `JobKind`; only that of the job at hand is imported."""
+
+
+class JobKind(Protocol):
+    """The module of a kind of job."""
+
+    def run_job(self, settings: Settings, job: Job, command: str, /) -> int:
+        """Run a job, or resume it, in this process, and print its outcome; return the exit code."""
+        ...
+
+    def cancel_job(self, settings: Settings, job: Job, /) -> int:
+        """Cancel a job that no process runs; return the exit code."""
+        ...
 
 
 @click.group("jobs", invoke_without_command=True)
@@ -83,7 +106,6 @@ def pause(ctx: click.Context, name: str, config: str | None) -> None:
 @click.pass_context
 def resume(ctx: click.Context, name: str, config: str | None) -> int:
     """Go on with a job that is paused, interrupted or failed, in this process; or take an order to pause back."""
-    from sluice.cli._job_kinds import RESUME as RESUMES
     from sluice.relay.jobs import INTERRUPTED, PAUSING, RESUME
 
     settings = settings_for_write(ctx, config)
@@ -94,7 +116,7 @@ def resume(ctx: click.Context, name: str, config: str | None) -> int:
         return 0
     if job.status().state != INTERRUPTED:
         job.order(RESUME, operator_name())  # says so if it is over, or is to be cancelled
-    return RESUMES[_kind(job, RESUMES)](settings, job)
+    return _kind(job).run_job(settings, job, "sluice jobs resume")
 
 
 @command.command("cancel")
@@ -103,7 +125,6 @@ def resume(ctx: click.Context, name: str, config: str | None) -> int:
 @click.pass_context
 def cancel(ctx: click.Context, name: str, config: str | None) -> int:
     """Give a job up. What it began and can be taken back safely is taken back; what stays is said."""
-    from sluice.cli._job_kinds import CANCEL as CANCELS
     from sluice.relay.jobs import CANCEL, CANCELLING
 
     settings = settings_for_write(ctx, config)
@@ -113,7 +134,7 @@ def cancel(ctx: click.Context, name: str, config: str | None) -> int:
     if status.state == CANCELLING and status.entry.runner is not None:
         click.echo(f"{name} is being cancelled by {status.entry.runner}: `sluice jobs show {name}` tells what stays")
         return 0
-    return CANCELS[_kind(job, CANCELS)](settings, job)
+    return _kind(job).cancel_job(settings, job)
 
 
 @command.command("forget")
@@ -149,12 +170,12 @@ def _jobs(settings: Settings) -> Jobs:
     return Jobs.for_pipeline(settings.open_relay())
 
 
-def _kind(job: Job, known: Mapping[str, object]) -> str:
+def _kind(job: Job) -> JobKind:
     from sluice.relay.jobs import JobError
 
-    if job.spec.kind not in known:
+    if job.spec.kind not in _KINDS:
         raise JobError(f"this version of Sluice knows no jobs of the kind {job.spec.kind}")
-    return job.spec.kind
+    return cast("JobKind", import_module(f"sluice.cli.{_KINDS[job.spec.kind]}"))
 
 
 def _list(jobs: Jobs, *, as_json: bool) -> None:
