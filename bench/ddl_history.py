@@ -24,7 +24,8 @@ import click
 from sluice.devstack import Stack
 from sluice.devstack.recording import Recording
 from sluice.devstack.repository import recording_folder
-from sluice.etl.landing.schema import InitialSchema, LandingSchema
+from sluice.etl.landing.schema import LandingSchema
+from sluice.etl.landing.schema_rebuild import InitialSchema
 from sluice.relay.schema_snapshots import SchemaSnapshots
 from sluice.relay.storage import open_storage
 from sluice.tidb import PDClient, TiKVClient

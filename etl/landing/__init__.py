@@ -12,8 +12,8 @@ from sluice.etl.lazy_exports import lazy_getattr
 if TYPE_CHECKING:
     from sluice.etl.landing._report import LandedWindow, LandSummary
     from sluice.etl.landing.land import run_land
-    from sluice.etl.landing.schema import has_new_collations, version_at
     from sluice.etl.landing.start_position import NoCheckpointError, position_without_checkpoint
+    from sluice.etl.landing.upstream_schema import has_new_collations, version_at
 
 __all__ = [
     "LandSummary",
@@ -31,9 +31,9 @@ __getattr__ = lazy_getattr(
         "LandSummary": "sluice.etl.landing._report",
         "LandedWindow": "sluice.etl.landing._report",
         "NoCheckpointError": "sluice.etl.landing.start_position",
-        "has_new_collations": "sluice.etl.landing.schema",
+        "has_new_collations": "sluice.etl.landing.upstream_schema",
         "run_land": "sluice.etl.landing.land",
-        "version_at": "sluice.etl.landing.schema",
+        "version_at": "sluice.etl.landing.upstream_schema",
         "position_without_checkpoint": "sluice.etl.landing.start_position",
     },
 )

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from sluice.etl.landing._ddl_jobs import FinishedTableChange
 from sluice.etl.landing._job import TableSpan
-from sluice.etl.landing._next_change import FinishedTableChange
 from sluice.etl.landing._window_rows import WindowRows
 from sluice.etl.landing.extract import DdlRecord
 from sluice.tidb import TiKVError
@@ -70,14 +70,14 @@ class EarlyRows:
         self.landed: set[int] = set()
         """Ids of jobs that were landed before their binlog, which is still to come."""
 
-    def note(self, versions: Iterable[int], changed_at: Mapping[int, int]) -> None:
+    def add_versions(self, versions: Iterable[int], changed_at: Mapping[int, int]) -> None:
         """Look through new schema versions. `changed_at`: the version of each table's last DDL."""
         for version in versions:
             table_id = int((self._read_diff(version) or {}).get("table_id") or 0)
             if table_id and version > changed_at.get(table_id, 0):  # its type is that of a part of the statement
                 self._versions.setdefault(table_id, []).append(version)
 
-    def forget(self, changed_at: Mapping[int, int]) -> None:
+    def drop_landed(self, changed_at: Mapping[int, int]) -> None:
         """Drop the changes whose DDL is landed."""
         for table_id, versions in list(self._versions.items()):
             left = [version for version in versions if version > changed_at.get(table_id, 0)]
@@ -122,7 +122,7 @@ class EarlyRows:
         """Return (schema version, first commit_ts) of rows that may know other columns."""
         if span.oldest_version == span.newest_version:
             return [(span.newest_version, span.first_commit_ts)]
-        return [row for row in rows.first(table_id) if row[0] >= self._unseen(table_id, since)]
+        return [row for row in rows.first_by_version(table_id) if row[0] >= self._unseen(table_id, since)]
 
     def _order(  # noqa: PLR0913 one table's part of `in_order`
         self,

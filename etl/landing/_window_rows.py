@@ -15,7 +15,7 @@ class WindowRows:
         """`batches`: gives the window's changes, in RELAY_SCHEMA, each part in ascending commit_ts."""
         self._batches = batches
 
-    def first(self, table_id: int) -> list[tuple[int, int]]:
+    def first_by_version(self, table_id: int) -> list[tuple[int, int]]:
         """Return (schema version, first commit_ts) of a table's rows, ascending commit_ts."""
         found: dict[int, int] = {}
         for batch in self._batches():

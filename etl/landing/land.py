@@ -27,20 +27,22 @@ from sluice.etl.downstream.sinks import read_checkpoint
 from sluice.etl.landing._cluster import UpstreamCluster
 from sluice.etl.landing._control import CHECK_INTERVAL_S, LandingControl
 from sluice.etl.landing._counting import LandingCounters
+from sluice.etl.landing._ddl_jobs import LandingStopped
 from sluice.etl.landing._job_queue import FinishedPlan, LandingJobs
 from sluice.etl.landing._kept_versions import LandingSafePoint
 from sluice.etl.landing._misplaced_rows import MisplacedRowError, check_row_partitions
-from sluice.etl.landing._next_change import LandingStopped
 from sluice.etl.landing._record import record_of, report_of
 from sluice.etl.landing._report import LandedWindow, LandingProgressLog, LandSummary, ms_since
 from sluice.etl.landing._run_limits import RunLimits, Stop
 from sluice.etl.landing._second_writes import DuplicateWrites
+from sluice.etl.landing._tables_without_ddl import UnknownTableError
 from sluice.etl.landing._window_rows import WindowRows
 from sluice.etl.landing._without_binlog import warn_without_binlog
 from sluice.etl.landing.definitions_used import DefinitionResolver, DefinitionUnknownError
 from sluice.etl.landing.extract import BinlogDecodeError
 from sluice.etl.landing.planner import CommitsPurgedError
-from sluice.etl.landing.schema import InitialSchema, LandingSchema, UnknownTableError, version_at
+from sluice.etl.landing.schema import LandingSchema
+from sluice.etl.landing.schema_rebuild import InitialSchema
 from sluice.etl.landing.start_position import (
     NoCheckpointError,
     StartPosition,
@@ -48,6 +50,7 @@ from sluice.etl.landing.start_position import (
     initial_position,
     resume_from_log,
 )
+from sluice.etl.landing.upstream_schema import version_at
 from sluice.etl.retry import RetryBackoff
 from sluice.etl.settings import Settings
 from sluice.etl.spark.session_target import SessionTarget

@@ -13,7 +13,7 @@ from sluice.etl.downstream import Checkpoint
 from sluice.etl.downstream.ownership import downstream_name, writes_elsewhere
 from sluice.etl.downstream.sinks import read_checkpoint
 from sluice.etl.landing._cluster import UpstreamCluster
-from sluice.etl.landing.schema import version_at
+from sluice.etl.landing.upstream_schema import version_at
 from sluice.etl.retry import one_line
 from sluice.etl.settings import Target, Upstream
 from sluice.relay import RelayLog

@@ -12,7 +12,9 @@ import pytest
 from sluice.devstack.collations import recorded_new_collations
 from sluice.devstack.recording import Recording, RecordingError
 from sluice.etl.landing import version_at
-from sluice.etl.landing.schema import InitialSchema, LandingSchema, has_new_collations
+from sluice.etl.landing.schema import LandingSchema
+from sluice.etl.landing.schema_rebuild import InitialSchema
+from sluice.etl.landing.upstream_schema import has_new_collations
 from sluice.tidb import PDClient, TiKVClient, read_ddl_jobs
 from sluice.tidb.job import DdlHistoryJob
 from sluice.tidb.old_collations import is_binary

@@ -18,12 +18,12 @@ from sluice.devstack.collations import shown_new_collations
 from sluice.devstack.tidb.row_writes import RowWrites
 from sluice.etl.changes.recorded_schema import RecordedSchema
 from sluice.etl.landing._job import TableSpan
-from sluice.etl.landing._schema_rebuild import SchemaRebuilder
 from sluice.etl.landing._second_writes import DuplicateWrites
 from sluice.etl.landing._window_rows import WindowRows
 from sluice.etl.landing.definitions_used import AskTiKV, DefinitionResolver
 from sluice.etl.landing.extract import RowExtractor
-from sluice.etl.landing.schema import LandingSchema, late_jobs, reorganized_since
+from sluice.etl.landing.schema import LandingSchema
+from sluice.etl.landing.schema_rebuild import SchemaRebuilder, late_jobs
 from sluice.relay import RelayLog, WindowRecord
 from sluice.tidb import TiKVError, pb
 from sluice.tidb.history import SchemaHistory
@@ -177,11 +177,10 @@ def _begun_again(relay: RelayLog, meta: Any, old_collations: bool) -> LandingSch
 
     first = relay.first()
     assert first is not None
-    found, known = then.at(last.schema_version, None, late_jobs(first.lo, has_landed), last.hi)
-    doubled = dict.fromkeys(reorganized_since(meta, meta.tso(), last.schema_version, known), False)
+    found, known, reorganized = then.at_version(last.schema_version, None, late_jobs(first.lo, has_landed), last.hi)
     return LandingSchema(
         found, meta, meta, last.relaxed, known, lambda early: then.without(last.schema_version, early), has_landed,
-        doubled | RecordedSchema.from_window(last).doubled,
+        dict.fromkeys(reorganized, False) | RecordedSchema.from_window(last).doubled,
     )  # fmt: skip
 
 

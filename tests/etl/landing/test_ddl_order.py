@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 
 from sluice.etl.landing._job import TableSpan
-from sluice.etl.landing._schema_rebuild import SchemaRebuilder
+from sluice.etl.landing._tables_without_ddl import UnknownTableError
 from sluice.etl.landing._window_rows import WindowRows
 from sluice.etl.landing.extract import DdlRecord
-from sluice.etl.landing.schema import LandingSchema, UnknownTableError, late_jobs
+from sluice.etl.landing.schema import LandingSchema
+from sluice.etl.landing.schema_rebuild import SchemaRebuilder, late_jobs
 from sluice.tidb import PDClient, TiKVClient, TiKVError
 from sluice.tidb.job import HistoryError
 from sluice.tidb.tikv.meta import hash_field_key, hash_prefix, string_key
@@ -93,7 +94,7 @@ def landing(
     tikv = cast(TiKVClient, Meta(collected, jobs, is_gone=is_gone))
     then = SchemaRebuilder(tikv, 1 << 60, old_collations=False)
     is_late = late_jobs(landed[0], lambda job_id, since_ts: has_landed or job_id != 13) if landed else None
-    history, known = then.at(version, None, is_late, landed[1] if landed else 0)
+    history, known, _ = then.at_version(version, None, is_late, landed[1] if landed else 0)
     return LandingSchema(
         history, cast(PDClient, Clock()), tikv, None, known, lambda early: then.without(version, early),
         lambda job_id, since_ts: has_landed,

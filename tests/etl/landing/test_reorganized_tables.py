@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from sluice.etl.changes.recorded_schema import RecordedSchema
 from sluice.etl.landing._job import TableSpan
-from sluice.etl.landing._schema_rebuild import SchemaRebuilder
-from sluice.etl.landing.schema import LandingSchema, reorganized_since
+from sluice.etl.landing.schema import LandingSchema
+from sluice.etl.landing.schema_rebuild import InitialSchema, SchemaRebuilder
 from sluice.relay import WindowRecord
+from sluice.relay.schema_snapshots import SchemaSnapshots
+from sluice.relay.storage import open_storage
 from sluice.tidb import PDClient, TiKVClient
 from sluice.tidb.codec.memcomparable import encode_int
 from sluice.tidb.history import SchemaHistory
@@ -73,8 +76,12 @@ class Meta(History):
         return super().scan(start, end, ts, limit, keys_only=keys_only)
 
 
+def rebuilder(tikv: Meta) -> SchemaRebuilder:
+    return SchemaRebuilder(cast(TiKVClient, tikv), 1 << 60, old_collations=False)
+
+
 def landing(tikv: Meta, version: int = 6, doubled: dict[int, bool] | None = None) -> LandingSchema:
-    history, known = SchemaRebuilder(cast(TiKVClient, tikv), 1 << 60, old_collations=False).at(version)
+    history, known, _ = rebuilder(tikv).at_version(version)
     return LandingSchema(
         history, cast(PDClient, Clock()), cast(TiKVClient, tikv), None, known, lambda early: history, doubled=doubled
     )
@@ -132,6 +139,21 @@ def test_a_transaction_may_have_written_to_the_partitions_of_every_definition_me
     assert schema.physical_ids(known, 90, 130) == {30, 40, 41}
 
 
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_start_over_a_long_ddl_history_reads_each_job_once(tmp_path: Path, *, is_kept: bool) -> None:
+    """The jobs behind the landed version also show which tables are being reorganized."""
+    created = [document(100 + n, 3, 20 + n, info(1000 + n, f"t{n}", "a")) for n in range(600)]
+    reorganized = [document(900 + n, 64, 700 + n, info(1000 + n, f"t{n}", "a")) for n in range(100)]
+    begin = InitialSchema(20 + 299, snapshots=SchemaSnapshots(open_storage(tmp_path.as_uri())))
+    documents = [*jobs(), *created, *reorganized]
+    if is_kept:
+        LandingSchema.load(cast(PDClient, Clock()), cast(TiKVClient, Meta(documents)), begin, "true")
+    tikv = Meta(documents)
+    landing = LandingSchema.load(cast(PDClient, Clock()), cast(TiKVClient, tikv), begin, "true")
+    assert tikv.read == (300 + 100 if is_kept else 4 + 600 + 100)
+    assert landing.with_doubled(RecordedSchema({}, (), (), 319), ()).doubled == {1000 + n: False for n in range(100)}
+
+
 @pytest.mark.parametrize(
     ("running", "documents", "expected"),
     [
@@ -144,7 +166,6 @@ def test_a_transaction_may_have_written_to_the_partitions_of_every_definition_me
 def test_landing_that_begins_in_the_middle_of_a_job_knows_its_table(
     running: tuple[bytes, ...], documents: list[dict[str, Any]], expected: set[int]
 ) -> None:
-    tikv = cast(TiKVClient, Meta(documents, running))
-    assert reorganized_since(tikv, 1 << 60, 9, {10, 11}) == expected
+    assert rebuilder(Meta(documents, running)).at_version(9).reorganized == expected
     with pytest.raises(SchemaError, match=r"tidb_ddl_job holds no DDL job"):
-        reorganized_since(cast(TiKVClient, Meta([], (b"\x80\0{}",))), 1 << 60, 9, ())
+        rebuilder(Meta([], (b"\x80\0{}",))).at_version(9)

@@ -10,10 +10,11 @@ from unittest import mock
 
 import pytest
 
-from sluice.etl.landing import _schema_rebuild as _schema_then
+from sluice.etl.landing import schema_rebuild
 from sluice.etl.landing._job import TableSpan
-from sluice.etl.landing._schema_rebuild import SchemaRebuilder
-from sluice.etl.landing.schema import LandingSchema, UnknownTableError
+from sluice.etl.landing._tables_without_ddl import UnknownTableError
+from sluice.etl.landing.schema import LandingSchema
+from sluice.etl.landing.schema_rebuild import SchemaRebuilder
 from sluice.relay.schema_snapshots import SchemaSnapshots
 from sluice.relay.storage import open_storage
 from sluice.tidb import PDClient, TiKVClient
@@ -37,7 +38,7 @@ class History:
         return self._values.get(key)
 
     def scan(
-        self, start: bytes, end: bytes, ts: int, limit: int, *, keys_only: bool = False
+        self, start: bytes, end: bytes, ts: int, limit: int = 256, *, keys_only: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         for key in sorted(self._values):
             if start <= key < end:
@@ -47,7 +48,7 @@ class History:
 
 @pytest.fixture
 def snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SchemaSnapshots:
-    monkeypatch.setattr(_schema_then, "MIN_JOBS_TO_SNAPSHOT", 1)
+    monkeypatch.setattr(schema_rebuild, "MIN_JOBS_TO_SNAPSHOT", 1)
     return SchemaSnapshots(open_storage(tmp_path.as_uri()))
 
 
@@ -58,7 +59,7 @@ def documents(name: str) -> list[dict[str, Any]]:
 
 
 def schema(history: Any, version: int, snapshots: SchemaSnapshots | None, *, old: bool = False) -> SchemaHistory:
-    return SchemaRebuilder(history, 1 << 60, old_collations=old).at(version, snapshots)[0]
+    return SchemaRebuilder(history, 1 << 60, old_collations=old).at_version(version, snapshots).history
 
 
 @pytest.mark.parametrize(("name", "old"), [("ddl", False), ("edges", False), ("oldcoll", True)])
