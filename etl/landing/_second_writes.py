@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.etl.changes.recorded_schema import RecordedSchema, SchemaTimeline
-from sluice.etl.landing.definitions_used import AskTiKV, DefinitionUnknownError
+from sluice.etl.landing.definitions_used import DefinitionUnknownError, ReadVersions
 from sluice.relay import DELETE, INSERT, UPDATE, Part, RelayLog, read_parts
 from sluice.tidb import tso
 from sluice.tidb.codec.memcomparable import encode_int
@@ -159,7 +159,7 @@ class _Transaction:
 class DuplicateWrites:
     """Leaves copies out of the parts of a window."""
 
-    def __init__(self, relay: RelayLog, ask: AskTiKV) -> None:
+    def __init__(self, relay: RelayLog, ask: ReadVersions) -> None:
         self._relay, self._ask = relay, ask
         self._numbers = itertools.count()
 

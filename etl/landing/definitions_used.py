@@ -1,13 +1,13 @@
-"""Ask TiKV by which definition of a partitioned table its rows were written around partition DDL.
+"""Resolve by which definition of a partitioned table its rows were written around partition DDL.
 
 A binlog names the logical table and the schema version with which its transaction began. A transaction that first
 touches a table behind a DDL uses the new definition all the same, and one that touched it before may commit behind the
 DDL's binlog: nothing in the binlog tells the two apart. TiKV does. A row's key begins with the id of the partition, so
 the writes of the key in the partition of either definition, which name their transaction, show where the row went.
 
-What TiKV says is written into the window: rows get the `schema_version` of the definition they were written by, in a
-part that takes the place of the first one, and a DDL that goes through several versions names the transactions of
-earlier windows that were ahead of it. Applying, the archive and all that reads it go by these and need no TiKV.
+The answer is written into the window: rows get the `schema_version` of the definition they were written by, in a
+part that replaces the first one. A DDL that goes through several versions names the transactions of earlier windows
+that were ahead of it. Applying, the archive and its readers use these and need no TiKV.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,13 +24,19 @@ import pyarrow as pa
 
 from sluice.errors import SluiceError
 from sluice.etl.changes.recorded_schema import RecordedSchema
-from sluice.relay import DELETE, INSERT, PART_SCHEMA, UPDATE, Part, RelayLog, read_parts
+from sluice.etl.landing._definition_chain import (
+    Change,
+    DefinitionChain,
+    OwnWrites,
+    PartitionStep,
+    UndecidedChanges,
+    images_by_row,
+    steps_of,
+)
+from sluice.relay import PART_SCHEMA, Part, RelayLog, read_parts
 from sluice.tidb import tso
 from sluice.tidb.ddl_actions import MOVES_ROWS, REMOVES_PARTITIONS, Action
 from sluice.tidb.ddl_job import FinishedRowMove
-from sluice.tidb.partitions import PartitionError, partition_ids, partition_of
-from sluice.tidb.record_keys import handle_of_insert, handles_of_images, record_key
-from sluice.tidb.rows import decode_deletes, decode_inserts, decode_updates
 from sluice.tidb.schema import Table
 from sluice.tidb.table_name import argument
 
@@ -39,100 +45,29 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice.land")
 
-AskTiKV = Callable[[Collection[bytes]], Mapping[bytes, "Mvcc"]]
-"""From keys to what TiKV has of each."""
+ReadVersions = Callable[[Collection[bytes]], Mapping[bytes, "Mvcc"]]
+"""Return the versions that TiKV has of each key."""
 
 UpcomingDefinitions = Callable[[int], Sequence[Table]]
-"""From a table id to its definitions behind the window, as far as there are any."""
-
-_Partitions = frozenset[int]
-_Beside = Mapping[tuple[int, bytes], set[int]]
-"""By start_ts and handle, the tables for which partitions are exchanged and that the transaction wrote to itself."""
+"""Return a table's definitions behind the window by its id."""
 
 
 class DefinitionUnknownError(SluiceError):
-    """TiKV has no record any more of which partition a transaction wrote to; names commit_ts, table and DDL job."""
+    """TiKV no longer has the partition that a transaction wrote to; names commit_ts, table and DDL job."""
 
     way_out = "skip the transaction (`sluice txn skip COMMIT_TS`), then copy the table (`sluice backfill --table NAME`)"
 
 
-_Image = tuple[dict[str, Any], bytes | None]
-"""Values by column name, and the handle."""
-_Change = tuple[int, dict[str, Any], list[_Image]]
-"""Its place in the part, its row there, and its images."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionStep:
-    """A DDL that moves rows between or out of partitions of one table."""
-
-    move: FinishedRowMove
-    table_id: int
-    commit_ts: int
-    """Of its binlog; 0: before everything that is asked about."""
-
-    @property
-    def first_version(self) -> int:
-        return (self.move.versions or (self.move.schema_version,))[0]
-
-    @property
-    def last_version(self) -> int:
-        return self.move.schema_version
-
-    @property
-    def new_version(self) -> int:
-        """The first schema version with the definition that it leaves behind."""
-        return self.first_version if self.move.type in REMOVES_PARTITIONS else self.last_version
-
-    @property
-    def has_stages(self) -> bool:
-        """Whether transactions may use what it leaves behind before its binlog comes."""
-        return self.new_version < self.last_version
-
-    @property
-    def before(self) -> Table:
-        table = self.move.before[self.table_id]
-        assert table is not None
-        return table
-
-    @property
-    def after(self) -> Table:
-        table = self.move.effect.tables[self.table_id]
-        assert table is not None
-        return table
-
-    def is_in_doubt(self, change: Mapping[str, Any]) -> bool:
-        """Whether either of its definitions may be that by which a change was made.
-
-        A transaction that names the new version and began before the job was over may have been planned before it.
-        """
-        if change["commit_ts"] < self.move.began_ts or (change["commit_ts"] < self.commit_ts and not self.has_stages):
-            return False
-        return bool(change["schema_version"] < self.new_version or change["start_ts"] <= self.move.finished_ts)
-
-
-def steps_of(moves: Iterable[tuple[FinishedRowMove, int]]) -> dict[int, list[PartitionStep]]:
-    """Return by table id the DDL of `moves` (each with the commit ts of its binlog) that changes its partitions."""
-    found: dict[int, list[PartitionStep]] = defaultdict(list)
-    for move, commit_ts in sorted(moves, key=lambda pair: pair[0].schema_version):
-        if move.type not in REMOVES_PARTITIONS | {Action.EXCHANGE_PARTITION}:
-            continue
-        for table_id, table in move.before.items():
-            if table is not None and table.is_partitioned and move.effect.tables.get(table_id) is not None:
-                found[table_id].append(PartitionStep(move, table_id, commit_ts))
-    return found
-
-
 class DefinitionResolver:
-    """Settles by which definitions the rows of a window were written."""
+    """Resolves by which definitions the rows of a window were written."""
 
-    def __init__(self, relay: RelayLog, ask: AskTiKV, gc_safe_point: Callable[[], int]) -> None:
+    def __init__(self, relay: RelayLog, read_versions: ReadVersions, gc_safe_point: Callable[[], int]) -> None:
         """`gc_safe_point` returns a TSO: TiKV may have dropped what was overwritten before."""
-        self._relay, self._ask, self._gc_safe_point = relay, ask, gc_safe_point
+        self._relay, self._read_versions, self._gc_safe_point = relay, read_versions, gc_safe_point
         self._numbers = itertools.count()
         self._to_come: UpcomingDefinitions = lambda table_id: ()
 
-    def settle(  # noqa: PLR0913 two wishes that are seldom there, by name
+    def resolve(  # noqa: PLR0913 two options that are seldom given
         self,
         schema: RecordedSchema,
         moves: Sequence[FinishedRowMove],
@@ -141,10 +76,10 @@ class DefinitionResolver:
         skips: Collection[int] = (),
         to_come: UpcomingDefinitions = lambda table_id: (),
     ) -> tuple[RecordedSchema, tuple[Part, ...]]:
-        """Return a window's schema and parts as TiKV says.
+        """Return a window's schema and parts with the versions that TiKV's writes show.
 
         `moves`: what DDL through the window's end has moved lately, that of the window included. `bounds`: lo and hi
-        (TSO) of the window and a token for new parts. Transactions committed at `skips` are not asked about.
+        (TSO) of the window and a token for new parts. Transactions committed at `skips` are left as they are.
         `to_come`: a transaction may be ahead of DDL whose binlog comes later.
 
         Raises DefinitionUnknownError, TiKVError, RowDecodeError and relay errors.
@@ -157,14 +92,14 @@ class DefinitionResolver:
         steps = steps_of((move, earlier.get(move.job_id, 0)) for move in moves)
         ahead = self._transactions_ahead(schema, steps, bounds[0], skips) if inside else {}
         if steps:
-            parts = tuple(self._settled(part, n, steps, bounds, skips) for n, part in enumerate(parts))
+            parts = tuple(self._resolve_part(part, n, steps, bounds, skips) for n, part in enumerate(parts))
         ddls = tuple(
             replace(ddl, asked=True, ahead=tuple(sorted(ahead.get(ddl.job_id, ())))) if ddl.job_id in inside else ddl
             for ddl in schema.ddls
         )
         return replace(schema, ddls=ddls, moved=tuple(replace(move, asked=True) for move in schema.moved)), parts
 
-    def _settled(
+    def _resolve_part(
         self,
         part: Part,
         number: int,
@@ -178,21 +113,21 @@ class DefinitionResolver:
         for table_id, own in steps.items():
             places = np.flatnonzero(changes["table_id"].to_numpy() == table_id)
             rows = _rows(changes, places, own, skips)
-            for place, version in self._versions(own, rows, _beside(changes, own, rows)).items():
+            for place, version in self._versions(own, rows, _own_writes(changes, own, rows)).items():
                 changed += int(versions[place] != version)
                 versions[place] = version
         if not changed:
             return part
         log.info("changes written by another definition than their binlog names: rows=%d part=%s", changed, part.path)
         at = PART_SCHEMA.get_field_index("schema_version")
-        settled = changes.set_column(at, PART_SCHEMA.field(at), pa.array(versions, pa.int64()))
+        resolved = changes.set_column(at, PART_SCHEMA.field(at), pa.array(versions, pa.int64()))
         lo, hi, token = bounds
-        written = self._relay.write_part(lo, hi, f"{token}.asked{next(self._numbers)}", number, settled.to_batches())
+        written = self._relay.write_part(lo, hi, f"{token}.asked{next(self._numbers)}", number, resolved.to_batches())
         assert written is not None
         return written
 
     def _commits_before(self, schema: RecordedSchema, moves: Sequence[FinishedRowMove], lo: int) -> dict[int, int]:
-        """Commit ts by job id of DDL in earlier windows since DDL of this one began: rows of these are asked about."""
+        """Return commit_ts by job id of the DDL in earlier windows since DDL of this one began."""
         began = [ddl.began_ts for ddl in schema.ddls if ddl.type in REMOVES_PARTITIONS and len(ddl.versions) > 1]
         if not began or min(began) >= lo:
             return {}
@@ -205,7 +140,7 @@ class DefinitionResolver:
     def _transactions_ahead(
         self, schema: RecordedSchema, steps: Mapping[int, Sequence[PartitionStep]], lo: int, skips: Collection[int]
     ) -> dict[int, set[int]]:
-        """Transactions in earlier windows that were ahead of DDL of this one, by job id."""
+        """Return by job id the transactions in earlier windows that were ahead of DDL of this one."""
         found: dict[int, set[int]] = defaultdict(set)
         coming = {ddl.job_id for ddl in schema.ddls}
         for table_id, own in steps.items():
@@ -220,43 +155,46 @@ class DefinitionResolver:
                 changes = read_parts(self._relay.url, window.parts)
                 places = np.flatnonzero(changes["table_id"].to_numpy() == table_id)
                 rows = _rows(changes, places, staged, skips)
-                for place, version in self._versions(own, rows, _beside(changes, own, rows)).items():
+                for place, version in self._versions(own, rows, _own_writes(changes, own, rows)).items():
                     for step in staged:
                         if rows[place]["schema_version"] < step.new_version and version >= step.last_version:
                             found[step.move.job_id].add(rows[place]["start_ts"])
         return found
 
     def _versions(
-        self, steps: Sequence[PartitionStep], rows: Mapping[int, dict[str, Any]], beside: _Beside
+        self, steps: Sequence[PartitionStep], rows: Mapping[int, dict[str, Any]], beside: OwnWrites
     ) -> dict[int, int]:
-        """The schema version by which rows (by their place) were written, as far as that is in doubt."""
+        """Return by place the schema version by which rows were written, for those in doubt."""
         if not rows:
             return {}
-        images = _images(steps[-1].after, rows)
+        images = images_by_row(steps[-1].after, rows)
         places: dict[int, list[int]] = defaultdict(list)
         for place, row in rows.items():
             places[row["start_ts"]].append(place)
         changes = {start_ts: [(place, rows[place], images[place]) for place in own] for start_ts, own in places.items()}
-        found, left = self._query_versions(_DefinitionChain(steps), changes, beside)
+        found, left = self._query_versions(DefinitionChain(steps), changes, beside)
         if left:
             coming = self._to_come(steps[-1].table_id)
-            later, left = self._query_versions(_DefinitionChain(steps, coming), {i: changes[i] for i in left}, beside)
+            later, left = self._query_versions(DefinitionChain(steps, coming), {i: changes[i] for i in left}, beside)
             found |= later
         for doubt in left.values():
             raise self._unknown(doubt)
         return found
 
     def _query_versions(
-        self, chain: _DefinitionChain, changes: Mapping[int, Sequence[_Change]], beside: _Beside
-    ) -> tuple[dict[int, int], dict[int, _UndecidedChanges]]:
-        """The version of rows by place, and of which transactions (start_ts) TiKV told nothing. `changes`: theirs."""
+        self, chain: DefinitionChain, changes: Mapping[int, Sequence[Change]], beside: OwnWrites
+    ) -> tuple[dict[int, int], dict[int, UndecidedChanges]]:
+        """Return the version of rows by place, and by start_ts the changes that TiKV's writes leave undecided.
+
+        `changes`: by start_ts.
+        """
         doubts = {
             start_ts: doubt
             for start_ts, own in changes.items()
-            if (doubt := _UndecidedChanges.from_changes(chain, own, beside)) is not None
+            if (doubt := UndecidedChanges.from_changes(chain, own, beside)) is not None
         }
-        keys = {key for doubt in doubts.values() for key in doubt.keys_that_tell()}
-        known = self._ask(keys) if keys else {}
+        keys = {key for doubt in doubts.values() for key in doubt.keys_to_read()}
+        known = self._read_versions(keys) if keys else {}
         found: dict[int, int] = {}
         left = {}
         for start_ts, doubt in doubts.items():
@@ -268,7 +206,7 @@ class DefinitionResolver:
                 found |= dict.fromkeys(doubt.places, chain.version(used, named))
         return found, left
 
-    def _unknown(self, doubt: _UndecidedChanges) -> DefinitionUnknownError:
+    def _unknown(self, doubt: UndecidedChanges) -> DefinitionUnknownError:
         row, table = doubt.row, doubt.chain.tables[-1]
         jobs = ", ".join(str(step.move.job_id) for step in doubt.chain.steps if step.is_in_doubt(row))
         commit_ts = row["commit_ts"]
@@ -288,137 +226,10 @@ class DefinitionResolver:
         )
 
 
-class _DefinitionChain:
-    """The definitions that a table had, one after the other: that before and that after each step."""
-
-    def __init__(self, steps: Sequence[PartitionStep], to_come: Sequence[Table] = ()) -> None:
-        """`to_come`: definitions behind the last step."""
-        self.steps = steps
-        self.tables: list[Table] = []
-        self.before: list[int] = []
-        self.after: list[int] = []
-        """Of each step, the place of its definition before and after it in `tables`."""
-        for step in steps:
-            if not self.tables or partition_ids(self.tables[-1]).keys() != partition_ids(step.before).keys():
-                self.tables.append(step.before)
-            self.before.append(len(self.tables) - 1)
-            self.tables.append(step.after)
-            self.after.append(len(self.tables) - 1)
-        self.tables += to_come
-
-    def allowed(self, row: Mapping[str, Any]) -> range:
-        """The definitions by which a change may have been made."""
-        first, last = 0, len(self.tables) - 1
-        for step, before, after in zip(self.steps, self.before, self.after, strict=True):
-            if step.is_in_doubt(row):
-                continue
-            is_behind = row["commit_ts"] > step.commit_ts and row["commit_ts"] >= step.move.began_ts
-            if is_behind or row["schema_version"] >= step.new_version:
-                first = max(first, after)
-            else:
-                last = min(last, before)
-        return range(first, last + 1)
-
-    def version(self, used: int, named: int) -> int:
-        """The schema version that says that the definition `used` made a change whose binlog names another."""
-        for step, after in zip(self.steps, self.after, strict=True):
-            if after <= used:
-                named = max(named, step.last_version)
-        for step, after in zip(self.steps, self.after, strict=True):
-            if used < after:
-                named = min(named, step.new_version - 1)
-        return named
-
-
-@dataclass(slots=True)
-class _UndecidedChanges:
-    """The changes that one transaction made in a table, by one definition of several."""
-
-    chain: _DefinitionChain
-    allowed: range
-    row: Mapping[str, Any]
-    """One of the changes."""
-    places: Sequence[int]
-    written: dict[bytes, list[tuple[_Partitions, ...]]] = field(default_factory=lambda: defaultdict(list))
-    """By handle, for each image of a row the partitions it may lie in by each allowed definition."""
-    kinds: dict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
-    beside: _Beside = field(default_factory=dict)
-    has_handles: bool = True
-
-    @classmethod
-    def from_changes(
-        cls, chain: _DefinitionChain, changes: Sequence[_Change], beside: _Beside
-    ) -> _UndecidedChanges | None:
-        """None if all definitions that are possible put the rows into the same partitions."""
-        row = changes[0][1]
-        found = cls(chain, chain.allowed(row), row, [place for place, _, _ in changes], beside=beside)
-        is_open = False
-        for _, change, images in changes:
-            for (image, handle), kind in zip(images, _image_kinds(change["kind"]), strict=True):
-                lies = tuple(_partitions(chain.tables[i], image) for i in found.allowed)
-                is_open |= len(set(lies)) > 1
-                if handle is None:
-                    found.has_handles = False
-                else:
-                    found.written[handle].append(lies)
-                    found.kinds[handle].append(kind)
-        return found if is_open else None
-
-    def keys_that_tell(self) -> Iterator[bytes]:
-        """The rows' keys by each definition."""
-        for handle, images in self.written.items():
-            for partition in self._candidates(images):
-                yield record_key(partition, handle)
-
-    def resolve(self, known: Mapping[bytes, Mvcc]) -> int | None:
-        """The definition by which the changes were made; None if that can't be told."""
-        left, is_seen = set(range(len(self.allowed))), False
-        for handle, images in self.written.items():
-            candidates = self._candidates(images)
-            beside = candidates & self.beside.get((self.row["start_ts"], handle), set())
-            there = {
-                partition
-                for partition in candidates
-                if known[record_key(partition, handle)].was_written_by(self.row["start_ts"])
-            }
-            if there:
-                is_seen = True
-                left &= {i for i in left if _explains([lies[i] for lies in images], there, beside)}
-        return self.allowed[max(left)] if left and (is_seen or self._leaves_nothing) else None
-
-    @property
-    def _leaves_nothing(self) -> bool:
-        """Whether all rows came and went in the transaction: TiKV has none of them, and it doesn't matter where."""
-        ends = ((kinds[0], kinds[-1]) for kinds in self.kinds.values())
-        return self.has_handles and all(pair == (INSERT, DELETE) for pair in ends)
-
-    @staticmethod
-    def _candidates(images: Sequence[tuple[_Partitions, ...]]) -> set[int]:
-        return {partition for lies in images for partitions in lies for partition in partitions}
-
-
-def _explains(images: Sequence[_Partitions], there: set[int], beside: set[int]) -> bool:
-    """Whether rows that lie in one of these partitions each, and others in all of `beside`, are what is `there`."""
-    if any(not partitions & there for partitions in images):
-        return False
-    if any(len(partitions) > 1 for partitions in images):
-        return there <= beside.union(*images)
-    return there == beside.union(*images)
-
-
-def _partitions(table: Table, image: Mapping[str, Any]) -> _Partitions:
-    """Where a row may lie by a definition: one partition, none, or all where only TiDB can evaluate it."""
-    try:
-        partition = partition_of(table, image)
-    except PartitionError:
-        return frozenset(partition_ids(table))
-    return frozenset() if partition is None else frozenset((partition,))
-
-
 def _rows(
     changes: pa.Table, places: np.ndarray, steps: Sequence[PartitionStep], skips: Collection[int]
 ) -> dict[int, dict[str, Any]]:
-    """The changes at `places`, by place, of transactions of which a step is in doubt."""
+    """Return by place the changes at `places` of transactions for which a step is in doubt."""
     if not len(places):
         return {}
     names = ("commit_ts", "start_ts", "schema_version")
@@ -431,8 +242,8 @@ def _rows(
     return dict(zip(wanted, changes.take(pa.array(wanted, pa.int64())).to_pylist(), strict=True))
 
 
-def _beside(changes: pa.Table, steps: Sequence[PartitionStep], rows: Mapping[int, dict[str, Any]]) -> _Beside:
-    """What the transactions of `rows` wrote under the same names as partitions that are exchanged."""
+def _own_writes(changes: pa.Table, steps: Sequence[PartitionStep], rows: Mapping[int, dict[str, Any]]) -> OwnWrites:
+    """Return what the transactions of `rows` wrote to tables that are exchanged with partitions."""
     moves = [step.move for step in steps if step.move.type == Action.EXCHANGE_PARTITION]
     tables = [(i, t) for move in moves for each in (move.before, move.effect.tables) for i, t in each.items()]
     plain = {i: t for i, t in tables if t is not None and not t.is_partitioned}
@@ -444,31 +255,8 @@ def _beside(changes: pa.Table, steps: Sequence[PartitionStep], rows: Mapping[int
     others = dict(enumerate(changes.filter(pa.array(mask)).to_pylist()))
     for table_id, table in plain.items():
         own = {place: row for place, row in others.items() if row["table_id"] == table_id}
-        for place, images in _images(table, own).items():
+        for place, images in images_by_row(table, own).items():
             for _, handle in images:
                 if handle is not None:
                     found[own[place]["start_ts"], handle].add(table_id)
-    return found
-
-
-def _image_kinds(kind: int) -> tuple[int, ...]:
-    return (UPDATE, UPDATE) if kind == UPDATE else (kind,)
-
-
-def _images(table: Table, rows: Mapping[int, dict[str, Any]]) -> dict[int, list[_Image]]:
-    """Each change's images with the handle of each."""
-    found: dict[int, list[_Image]] = {}
-    for kind, group in itertools.groupby(
-        sorted(rows, key=lambda place: rows[place]["kind"]), lambda p: rows[p]["kind"]
-    ):
-        places = list(group)
-        encoded = pa.array([rows[place]["row"] for place in places], pa.large_binary())
-        if kind == UPDATE:
-            sides = [batch.to_pylist() for batch in decode_updates(table, encoded)]
-        else:
-            sides = [(decode_inserts if kind == INSERT else decode_deletes)(table, encoded).to_pylist()]
-        for place, *images in zip(places, *sides, strict=True):
-            row = rows[place]["row"]
-            handles = [handle_of_insert(table, row)] if kind == INSERT else handles_of_images(table, row, len(images))
-            found[place] = list(zip(images, handles, strict=True))
     return found

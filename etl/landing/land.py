@@ -274,7 +274,7 @@ class _LandingLoop:
             moves = schema.recent_moves(described, result.tables)
             check_row_partitions(self._relay, described, moves, result.parts, skips)
             bounds = landed.plan.lo, landed.plan.hi, claim.token
-            described, parts = self._definitions.settle(
+            described, parts = self._definitions.resolve(
                 described, moves, result.parts, bounds, skips, schema.definitions_to_come
             )
             landed = replace(landed, result=replace(result, parts=parts))

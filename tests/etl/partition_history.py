@@ -343,7 +343,7 @@ class PartitionHistory:
             )
             moves = [FinishedRowMove.from_json(move) for move in done]
             if self._locks:
-                schema, parts = DefinitionResolver(relay, self.ask, lambda: 0).settle(
+                schema, parts = DefinitionResolver(relay, self.ask, lambda: 0).resolve(
                     RecordedSchema.from_window(window),
                     moves,
                     window.parts,

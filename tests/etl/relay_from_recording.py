@@ -20,7 +20,7 @@ from sluice.etl.changes.recorded_schema import RecordedSchema
 from sluice.etl.landing._job import TableSpan
 from sluice.etl.landing._second_writes import DuplicateWrites
 from sluice.etl.landing._window_rows import WindowRows
-from sluice.etl.landing.definitions_used import AskTiKV, DefinitionResolver
+from sluice.etl.landing.definitions_used import DefinitionResolver, ReadVersions
 from sluice.etl.landing.extract import RowExtractor
 from sluice.etl.landing.schema import LandingSchema
 from sluice.etl.landing.schema_rebuild import SchemaRebuilder, late_jobs
@@ -199,7 +199,7 @@ def _row_writes(folder: Path) -> Mapping[bytes, list[MvccWrite]]:
     return found
 
 
-def asked_of(folder: Path) -> AskTiKV:
+def asked_of(folder: Path) -> ReadVersions:
     """Return what answers, in TiKV's place, about rows in partitions of a recording."""
     writes = functools.cache(lambda: _row_writes(folder))
     return lambda keys: {key: Mvcc(None, tuple(writes().get(key, ()))) for key in keys}
@@ -252,7 +252,7 @@ def land(
         )
         schema = landing.with_doubled(schema, differ)
         moves = landing.recent_moves(schema, spans)
-        schema, parts = definitions.settle(schema, moves, parts, (lo, hi, "test"), (), landing.definitions_to_come)
+        schema, parts = definitions.resolve(schema, moves, parts, (lo, hi, "test"), (), landing.definitions_to_come)
         window = WindowRecord(
             lo,
             hi,

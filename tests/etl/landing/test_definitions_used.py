@@ -109,7 +109,7 @@ class Landing:
         )  # fmt: skip
         schema = RecordedSchema({100: move.before[100]}, (ddl,), (), 60)
         definitions = DefinitionResolver(self.relay, self.tikv.ask, lambda: self.safe_point)
-        return definitions.settle(schema, [move], parts, (LO, 5_000, "t"), skips)
+        return definitions.resolve(schema, [move], parts, (LO, 5_000, "t"), skips)
 
 
 @pytest.fixture
