@@ -1,6 +1,11 @@
-"""From the pumps to the relay log.
+"""Land windows: from the pumps into the relay log.
 
-Names load on first use: Spark's workers import modules of this package, and need no client.
+Main types: `WindowPlanner` in `planner` (how far the next window may reach without missing a
+commit), `LandingSchema` in `schema` (tables and DDL of a window), `LandSummary` (what a run
+landed). `extract` finds the row changes, in Spark's workers. `run_land` is the loop; a window is
+landed when its record exists. See docs/explanation/no-loss.md. Names load on first use: Spark's
+workers import modules of this package, and need no client.
+May import: changes, downstream, settings, spark, relay, tidb, errors.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The connections to the upstream that landing needs: PD, TiKV, and etcd with the registry of pumps and drainers."""
+"""Hold landing's connections to the upstream: PD, TiKV, and etcd with the registry."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from sluice.tidb import EtcdClient, NodeStatus, PDClient, Registry, TiKVClient
 
 
 class UpstreamCluster:
-    """One TiDB cluster. Connects where something is asked for; its clients raise PDError, TiKVError, EtcdError and
-    RegistryError."""
+    """One TiDB cluster. Its clients connect on first use and raise PDError, TiKVError, EtcdError, RegistryError."""
 
     def __init__(self, settings: Upstream) -> None:
         self.pd_urls = settings.pd_urls
@@ -20,15 +19,15 @@ class UpstreamCluster:
 
     @property
     def id(self) -> int:
-        """The cluster's id, as PD says it."""
+        """Return the cluster's id from PD."""
         return self.pd.cluster_id
 
     def pumps_that_count(self) -> list[NodeStatus]:
-        """The pumps in the registry that are not offline."""
+        """Return the pumps in the registry that are not offline."""
         return [pump for pump in self.registry.pumps() if pump.state != "offline"]
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._etcd.close()
         self.tikv.close()
         self.pd.close()

@@ -1,6 +1,6 @@
-"""Landing waits for something new: pumps say when there is, instead of being asked again and again.
+"""Wait for new commits at the pumps, so that landing need not poll.
 
-A call waits at every pump until a transaction is committed there after what was landed. What they answer is a hint:
+A call waits at every pump until a transaction is committed there after what was landed. The answer is a hint:
 the window is planned as any other, with a fresh timestamp and every pump's bounds.
 """
 
@@ -18,7 +18,7 @@ __all__ = ["CommitNotifier"]
 
 
 class CommitNotifier:
-    """Of the pumps that `listen` names. Used by one thread."""
+    """Waits for the pumps that `wait` is given. Used by one thread."""
 
     def __init__(self, wait_ms: int) -> None:
         """`wait_ms`: how long a call waits at a pump."""
@@ -29,8 +29,9 @@ class CommitNotifier:
         self._unsupported: set[PumpReader] = set()
 
     def wait(self, readers: Iterable[PumpReader], after_ts: int, seconds: float) -> bool | None:
-        """Wait until one of these pumps has a transaction that was committed after a TSO, at most `seconds`; whether
-        one has. None if one of them can't say.
+        """Return whether one of these pumps gets a transaction committed after a TSO, within `seconds`.
+
+        None if one of them does not support such calls.
         """
         wanted = set(readers)
         with self._lock:

@@ -1,4 +1,4 @@
-"""What operators want of landing, looked up in the relay log now and then."""
+"""Read operators' control of landing from the relay log at intervals."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ log = logging.getLogger("sluice.land")
 
 CHECK_INTERVAL_S = 0.5
 _PIPELINES_CHECK_INTERVAL_S = 10.0
-_REMOTE_CHECK_INTERVAL_S = 2.0  # in an object store, where each look is charged for
+_REMOTE_CHECK_INTERVAL_S = 2.0  # in an object store, where each read is charged for
 
 
 class LandingControl:
-    """The order to wait, and the decisions to leave transactions out."""
+    """Whether landing is paused, and which transactions operators skip."""
 
     def __init__(self, relay: RelayLog, ignored_ts: frozenset[int]) -> None:
-        """`ignored_ts`: commit timestamps that the settings leave out."""
+        """`ignored_ts`: commit timestamps that the settings exclude."""
         self._relay = relay
         self._every_s = _REMOTE_CHECK_INTERVAL_S if relay.storage.is_remote else CHECK_INTERVAL_S
         self._all = [relay]
@@ -28,31 +28,33 @@ class LandingControl:
         self._checked_at = 0.0
         self._skipped: frozenset[int] = frozenset()
         self._skips_due = 0.0
-        self._appointments_due = 0.0
+        self._chunks_due = 0.0
 
     def is_paused(self) -> bool:
-        """Whether landing is to wait. Raises relay errors."""
+        """Return whether landing is to wait. Raises relay errors."""
         now = time.monotonic()
         if now - self._checked_at >= self._every_s:
             self._checked_at = now
             paused = self._relay.control().land_paused
             if paused != self._paused:
-                log.info("landing is %s", "paused, as operators want it" if paused else "resumed")
+                log.info("landing is %s", "paused by an operator" if paused else "resumed")
             self._paused = paused
         return self._paused
 
     def needs_window_now(self, after_ts: int, now_ts: int) -> bool:
-        """Whether somebody waits for the checkpoint to come to a timestamp behind `after_ts` and through `now_ts`
-        (TSOs), PD's clock. Raises relay errors.
+        """Return whether an aligned chunk waits for a checkpoint behind `after_ts` and through `now_ts` (TSOs).
+
+        `now_ts`: PD's clock. Raises relay errors.
         """
         now = time.monotonic()
-        if now < self._appointments_due:
+        if now < self._chunks_due:
             return False
-        self._appointments_due = now + self._every_s
+        self._chunks_due = now + self._every_s
         return any(each.aligned_chunks.due(after_ts, now_ts) for each in self._pipelines())
 
     def skips(self, after_ts: int) -> frozenset[int]:
-        """Commit timestamps after a TSO of transactions that don't go downstream anyway, whichever pipeline's that is.
+        """Return the commit timestamps after a TSO that every pipeline on this relay log skips.
+
         Raises relay errors.
         """
         now = time.monotonic()
@@ -64,11 +66,11 @@ class LandingControl:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other pipelines read the relay log, too. Raises OSError."""
+        """Return whether other pipelines read the relay log, too. Raises OSError."""
         return len(self._pipelines()) > 1
 
     def _pipelines(self) -> list[RelayLog]:
-        """The relay log as each of them sees it, this one first."""
+        """Return the relay log as each pipeline sees it, this one first."""
         now = time.monotonic()
         if now >= self._all_due:
             self._all_due = now + max(_PIPELINES_CHECK_INTERVAL_S, 15 * self._every_s)

@@ -1,4 +1,4 @@
-"""The pumps that counted once: none of them stops counting before everything that it holds is landed.
+"""Know the pumps that counted once: each counts until everything that it holds is landed.
 
 A registry may lose entries (PD rebuilt, etcd restored), and an operator may set a dead pump offline. In both cases the
 pump's last binlogs would be passed over. A pump of Sluice's that goes offline by itself leaves in its entry the TSO
@@ -19,14 +19,14 @@ FAKE_BINLOG_INTERVAL = tso.span(5_000)
 
 
 class PumpMembership:
-    """What the relay log says of pumps, looked up when it is needed; None for a relay log that doesn't exist."""
+    """The pumps that count, as the relay log records them. `known`: None without a relay log."""
 
     def __init__(self, known: KnownPumps | None) -> None:
         self._known = known
         self._loaded_pumps: PumpsDocument | None = None
 
-    def look_again(self) -> None:
-        """Drop what was loaded: another process may have landed meanwhile."""
+    def invalidate(self) -> None:
+        """Drop what was loaded: another process may have landed since."""
         self._loaded_pumps = None
 
     def check(self, registered: Sequence[NodeStatus], lo: int) -> None:
@@ -37,8 +37,8 @@ class PumpMembership:
         if (problem := self._problem(registered, lo)) is not None:
             raise problem
 
-    def note(self, counting: Iterable[NodeStatus], originals: Container[str]) -> None:
-        """Durably keep these pumps as those that count. `originals`: addresses of original pumps."""
+    def record(self, counting: Iterable[NodeStatus], originals: Container[str]) -> None:
+        """Record these pumps durably as those that count. `originals`: addresses of original pumps."""
         if self._known is None:
             return
         pumps = {pump.node_id: KnownPump(pump.host, pump.state, pump.host in originals) for pump in counting}
@@ -70,7 +70,7 @@ class PumpMembership:
 
 
 def _is_read(entry: NodeStatus, known: KnownPump | None, lo: int) -> bool:
-    """Whether everything that an offline pump held lies at or before `lo` (TSO), as far as its entry proves it."""
+    """Return whether its entry proves that all an offline pump held is at or before `lo` (TSO)."""
     if entry.drained_ts is not None:
         return entry.drained_ts <= lo
     if known is None:  # it didn't count since the relay log began: what lies before that isn't wanted

@@ -1,4 +1,4 @@
-"""What landing counts for the relay log's measures."""
+"""Count landed windows and failures for the relay log's measures."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ __all__ = ["LandingCounters"]
 
 
 class LandingCounters:
-    """Of one process that lands; see `sluice.relay.measures`."""
+    """The counters of one landing process; see `sluice.relay.measures`."""
 
     def __init__(self, relay: RelayLog) -> None:
         self._recorder = CounterRecorder(CounterStore(relay), LAND)
 
-    def at(self, landed_ts: int) -> None:
-        """Everything through here is landed."""
+    def set_position(self, landed_ts: int) -> None:
+        """Record that everything through a TSO is landed."""
         self._recorder.at(landed_ts)
 
     def landed(self, window: LandedWindow) -> None:
-        """One more window."""
+        """Count a window."""
         counts = {
             "windows": 1, "transactions": window.transactions, "changes": window.changes, "ddls": window.ddls,
             "bytes": window.bytes,
@@ -35,10 +35,10 @@ class LandingCounters:
         if jobs:
             self._recorder.count({"without_binlog": jobs})
 
-    def failed(self, error: Exception) -> None:
-        """Something was in the way, and is tried again or not."""
+    def record_failure(self, error: Exception) -> None:
+        """Count an error, whether it is retried or not."""
         self._recorder.count({"retries": 1, f"error.{type(error).__name__}": 1})
 
     def close(self) -> None:
-        """Write down the rest. Never raises."""
+        """Write the remaining counts. Never raises."""
         self._recorder.close()

@@ -1,8 +1,8 @@
-"""The Spark job that lands a window: read from the pumps, explode, write the parts; what comes back is statistics.
+"""Run the Spark job that lands a window: read from the pumps, explode, write parts, return statistics.
 
-A row goes in for each pump and sub-range, and a part comes of it, or one of all rows of a small window: the worker
-reads from the pump and writes to the relay log itself, so that no payload passes through the JVM. The parts are durable
-when the job has ended, and mean nothing until the client commits the window's record.
+A row goes in for each pump and sub-range, and a part comes out of each, or one of all rows of a small window. The
+worker reads from the pump and writes to the relay log itself, so no payload passes through the JVM. The parts are
+durable when the job has ended, and mean nothing until the client commits the window's record.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sluice.relay import Part
 
 @dataclass(frozen=True, slots=True)
 class TableSpan:
-    """First and last commit_ts with rows of a table; oldest and newest schema version by which they were made."""
+    """A table's rows in a window: first and last commit_ts, oldest and newest schema version."""
 
     rows: int
     first_commit_ts: int
@@ -35,7 +35,7 @@ class TableSpan:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """What a landing job did, all partitions together."""
+    """The result of a landing job, all partitions together."""
 
     parts: tuple[Part, ...]
     transactions: int
@@ -44,9 +44,9 @@ class JobResult:
     tables: Mapping[int, TableSpan]
     skipped: Mapping[str, int]
     worker_ms: Mapping[str, float]
-    """Of the range that took longest: read, explode, write."""
+    """Those of the slowest range: read, explode, write."""
     left_out: tuple[Mapping[str, Any], ...] = ()
-    """Transactions that were to be skipped and can't be read: {commit_ts, start_ts, why}."""
+    """Skipped transactions that can't be read: {commit_ts, start_ts, why}."""
 
 
 class LandingJob:
@@ -57,8 +57,10 @@ class LandingJob:
         self._function = function
 
     def warm_up(self, hosts: Sequence[str], ts: int, timeout_s: float) -> None:
-        """Land nothing from these pumps: the first job starts Python workers and loads classes, for seconds. Trouble is
-        left for the first real job to meet."""
+        """Land nothing from these pumps: the first job starts Python workers and loads classes, for seconds.
+
+        Errors are ignored: the first real job raises them.
+        """
         ranges = tuple(PumpRange(host, ts, ts) for host in hosts)
         with contextlib.suppress(Exception):
             self.run(WindowPlan(ts, ts, ts, ranges, 0, 0, limited=False), "warm", timeout_s)
@@ -66,11 +68,11 @@ class LandingJob:
     def run(
         self, plan: WindowPlan, token: str, timeout_s: float, skips: Collection[int] = (), *, alone: bool = True
     ) -> JobResult:
-        """Land the plan's ranges; the parts are durable on return. `token` must not have been used before. Transactions
-        at `skips` are left out if they can't be read.
+        """Land the plan's ranges; the parts are durable on return.
 
-        Raises BinlogDecodeError, and SparkError, which a WorkerError is too; a job that takes longer than `timeout_s`
-        is interrupted. `alone`: no other one is under way.
+        `token` must not have been used before. Transactions at `skips` are excluded if they can't be read. `alone`: no
+        other job is running. A job that takes longer than `timeout_s` is interrupted. Raises BinlogDecodeError and
+        SparkError, which includes WorkerError.
         """
         if not plan.ranges:
             return JobResult((), 0, (), {}, {}, {})
@@ -105,7 +107,7 @@ class LandingJob:
 
 
 def combine(stats: Sequence[Mapping[str, Any]]) -> JobResult:
-    """One result from the statistics of all partitions."""
+    """Return one result from the statistics of all partitions."""
     tables: dict[int, TableSpan] = {}
     ddls: dict[int, DdlRecord] = {}
     skipped: dict[str, int] = {}

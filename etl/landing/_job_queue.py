@@ -1,5 +1,6 @@
-"""Landing jobs under way: one, and while a backlog is worked off the one after it, so that none waits for Spark to get
-going. They are taken up in order.
+"""Queue the running landing jobs: one, or two during a backlog, so that Spark never idles.
+
+They are popped in order.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ _ABANDON_TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class FinishedPlan:
-    """A window whose parts are written, and that no record names yet. `stages_ms`: plan, and job until its result was
-    taken up.
+    """A window whose parts are written and that no record names yet.
+
+    `stages_ms`: plan, and job until its result was popped.
     """
 
     plan: WindowPlan
@@ -43,8 +45,10 @@ class FinishedPlan:
 
 @dataclass(frozen=True, slots=True)
 class _RunningJob:
-    """`began` on the clock of time.perf_counter. `future`: None where whoever takes it up does it: nothing else is to
-    be begun meanwhile, so no other thread need be woken.
+    """A job that is running, or that `result` runs.
+
+    `began`: on the clock of time.perf_counter. `future`: None if the popping thread runs the job itself. Nothing else
+    is to start then, so no other thread need be woken.
     """
 
     plan: WindowPlan
@@ -54,19 +58,17 @@ class _RunningJob:
     future: Future[JobResult] | None
 
     def result(self) -> JobResult:
-        """Once it is there. Raises as LandingJob.run."""
+        """Wait for the result. Raises as LandingJob.run."""
         return self.work() if self.future is None else self.future.result()
 
 
 class LandingJobs:
-    """Plans windows and has Spark write their parts."""
+    """Plan windows and run Spark jobs that write their parts."""
 
     def __init__(
         self, place: SessionTarget, cluster: UpstreamCluster, window: Window, limits: RunLimits, relay: RelayLog
     ) -> None:
-        """`place`: on the relay log, which is `relay`.
-        `window`: how much one may hold. Nothing is connected yet.
-        """
+        """Connect nothing yet. `place`: a session on the relay log `relay`. `window`: the limits of one window."""
         self._place = place
         self._cluster = cluster
         self._relay = relay
@@ -82,17 +84,19 @@ class LandingJobs:
 
     @property
     def limiting_pump(self) -> str:
-        """The pump that holds the next window back, if one does."""
+        """Return the pump that holds the next window back; "" if none does."""
         return self._planner.limiting_pump if self._planner is not None else ""
 
     @property
     def seen_ts(self) -> int:
-        """What PD's clock is (TSO), going by when a window was planned last, or looked for; 0 before."""
+        """Return PD's clock (TSO), extrapolated from the last plan; 0 before the first."""
         return self._planner.seen_ts if self._planner is not None else 0
 
     def connect(self, lo: int, check: Callable[[], None]) -> None:
-        """Have a Spark session, warmed up before the first job. To connect breaks off what whoever took over has under
-        way, so `check` is called before. Raises SparkUnavailableError, what the registry does and `check`.
+        """Open a Spark session, warmed up before the first job.
+
+        Connecting interrupts the jobs of a process that took over, so `check` is called before. Raises
+        SparkUnavailableError, and what the registry and `check` raise.
         """
         if self._function is None:
             place, cluster = self._place, self._cluster
@@ -105,10 +109,10 @@ class LandingJobs:
             LandingJob(self._function).warm_up(hosts, lo, _WARM_UP_TIMEOUT_S)
 
     def submit(self, lo: int, token: str, skips: Callable[[], Collection[int]], *, empty_now: bool) -> None:
-        """Have a job under way for what comes after `lo` (TSO), and one for what comes after that if more is waiting.
+        """Start a job for the window after `lo` (TSO), and one for the window after that if more is waiting.
 
-        `token` is the claim's; `skips` tells which transactions may be left out; `empty_now`: an empty window, too.
-        Raises as Planner.plan.
+        `token` is the claim's. `skips` returns the commit_ts of transactions that may be excluded. `empty_now`: land an
+        empty window, too. Raises as WindowPlanner.plan.
         """
         assert self._function is not None
         planner, job = self._need_planner(), LandingJob(self._function)
@@ -124,7 +128,7 @@ class LandingJobs:
             try:
                 plan = planner.plan(lo, empty_now=empty_now and not self._running)
             except Exception:
-                if self._running:  # first commit what is under way; if it is still wrong then, it will come up again
+                if self._running:  # commit the running ones first; a lasting error is raised by the next call
                     return
                 raise
             if plan is None:
@@ -138,8 +142,8 @@ class LandingJobs:
             future = self._threads.submit(work) if plan.limited or not alone else None
             self._running.append(_RunningJob(plan, stages, began, work, future))
 
-    def take(self) -> FinishedPlan | None:
-        """Wait for the first job and take its result up; None if none is under way. Raises as LandingJob.run."""
+    def pop(self) -> FinishedPlan | None:
+        """Wait for the first job and return its result; None if none is running. Raises as LandingJob.run."""
         if not self._running:
             return None
         running = self._running[0]
@@ -148,21 +152,21 @@ class LandingJobs:
         return FinishedPlan(running.plan, result, running.stages_ms | {"job": ms_since(running.began)})
 
     def wait_for_commits(self, lo: int, seconds: float) -> bool:
-        """Wait until there may be a window after `lo` (TSO), at most `seconds`; whether there may be one."""
+        """Wait at most `seconds`; return whether there may be a window after `lo` (TSO)."""
         return self._need_planner().wait_for_commits(lo, seconds)
 
     def abandon(self) -> None:
-        """Stop the jobs that are under way. What they have written no record will name."""
+        """Stop the running jobs. No record will name the parts that they have written."""
         if self._running and self._function is not None:
             with contextlib.suppress(Exception):
                 self._function.interrupt()
             wait([running.future for running in self._running if running.future], timeout=_ABANDON_TIMEOUT_S)
         self._running.clear()
         if self._planner is not None:
-            self._planner.look_again()
+            self._planner.invalidate()
 
     def close(self) -> None:
-        """Let go of everything, after `abandon`."""
+        """Close threads and connections, after `abandon`."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self._planner is not None:
             self._planner.close()

@@ -1,4 +1,4 @@
-"""Keep in TiKV the versions that landing may have to ask about: see `sluice.etl.landing.definitions_used`."""
+"""Keep in TiKV the versions that landing may read: see `sluice.etl.landing.definitions_used`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class LandingSafePoint:
     """A service safe point at PD that follows landing. It outlives its process by `_SAFE_POINT_TTL_S`."""
 
     def __init__(self, pd: PDClient, pipeline_id: str) -> None:
-        """`pipeline_id`: its id in the registry; of several on one relay log the one that lands keeps versions."""
+        """`pipeline_id`: that of the registry. Of several pipelines on one relay log the landing one keeps versions."""
         self._pd, self._service = pd, f"sluice-land-{pipeline_id}"
         self._due = 0.0
 
-    def keep(self, landed_ts: int) -> None:
-        """Keep what was there at `landed_ts` (TSO) or came later; cheap to call often.
+    def update(self, landed_ts: int) -> None:
+        """Keep the versions of `landed_ts` (TSO) and later; cheap to call often.
 
-        Without PD it is only logged: landing asks PD for more than that, and reports what it lacks.
+        Failures are only logged: landing needs PD for more than this, and reports it then.
         """
         if time.monotonic() < self._due:
             return

@@ -1,4 +1,4 @@
-"""Commits that came after landing had passed their timestamps: each is in the relay log, or landing stops."""
+"""Check commits that came after landing had passed their timestamps: one that isn't landed stops it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from sluice.tidb import tso
 
 
 class LateCommitCheck:
-    """Looks each of them up once; what came of it is kept in the relay log, for windows are removed in time."""
+    """Look up each late commit once. The relay log keeps the outcome, since windows are removed in time."""
 
     def __init__(self, relay: RelayLog | None) -> None:
         self._relay = relay
-        self._settled: set[int] = set()
+        self._resolved: set[int] = set()
 
     def check(self, pump: str, late: Iterable[tuple[int, int]]) -> None:
         """Raise MissedCommitError for the first (commit_ts, start_ts) that is missing. Raises relay errors."""
         for commit_ts, start_ts in late:
-            if self._relay is None or commit_ts in self._settled:
+            if self._relay is None or commit_ts in self._resolved:
                 continue
             if _outcome(self._relay, pump, commit_ts, start_ts) == MISSED:
                 raise MissedCommitError(
@@ -33,7 +33,7 @@ class LateCommitCheck:
                     way_out="bring its rows: `sluice verify` with --repair --apply; then `sluice txn skip"
                     f" {commit_ts}` and `sluice resume`",
                 )
-            self._settled.add(commit_ts)
+            self._resolved.add(commit_ts)
 
 
 def _outcome(relay: RelayLog, pump: str, commit_ts: int, start_ts: int) -> str:
@@ -49,7 +49,7 @@ def _outcome(relay: RelayLog, pump: str, commit_ts: int, start_ts: int) -> str:
 
 
 def _is_there(relay: RelayLog, commit_ts: int) -> bool:
-    """Whether it is landed, or lies before the relay log's begin."""
+    """Return whether a commit is landed, or lies before the relay log's begin."""
     window = relay.find(commit_ts - 1)
     if window is not None and window.lo < commit_ts <= window.hi:
         commits = relay.read([window]).column("commit_ts")

@@ -1,4 +1,4 @@
-"""Why no window can be planned."""
+"""Define the errors for which no window can be planned."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from sluice.errors import SluiceError
 
 
 class PumpUnavailableError(SluiceError):
-    """A pump that counts can't be reached, or none is registered: no window can be planned. Waiting is safe, going on
-    without it is not."""
+    """A pump that counts can't be reached, or none is registered.
+
+    Waiting is safe; planning windows without the pump is not.
+    """
 
     transient = True
     way_out = "start the pump again, or, once all it holds has been landed, set it offline: `sluice pumps offline`"
@@ -20,15 +22,13 @@ class UnreadPumpError(SluiceError):
 
 
 class UpstreamBehindError(SluiceError):
-    """PD's timestamps are older than what was landed: commits of the time until they catch up would be passed over."""
+    """PD's timestamps are older than the landed ones: new commits below them would be passed over."""
 
     way_out = "point pd-urls at the PD of the cluster that was landed"
 
 
 class CommitsPurgedError(SluiceError):
-    """A pump has already removed commits that were not landed; names the pump and the timestamps.
-    Waiting won't help.
-    """
+    """A pump has already removed commits that were not landed; names pump and timestamps."""
 
     way_out = (
         "copy the upstream's data to the downstream anew, then begin with an empty relay log and a checkpoint at the"
@@ -37,6 +37,6 @@ class CommitsPurgedError(SluiceError):
 
 
 class MissedCommitError(SluiceError):
-    """A pump received a commit after landing had passed it; names the pump, the transaction and the ways out."""
+    """A pump received a commit after landing had passed it; names pump and transaction."""
 
     way_out = "bring its rows with `sluice verify` and --repair, then `sluice txn skip`"

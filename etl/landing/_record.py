@@ -1,4 +1,4 @@
-"""The record of a window: its commit is the moment from which the window is landed."""
+"""Make the record of a window: once it is committed, the window is landed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluice.tidb import tso
 
 
 def record_of(landed: FinishedPlan, schema: RecordedSchema, cluster_id: int, token: str) -> WindowRecord:
-    """The record to commit; `token` is the claim's."""
+    """Return the record to commit; `token` is the claim's."""
     plan, result = landed.plan, landed.result
     window = WindowRecord(
         lo=plan.lo,
@@ -31,7 +31,7 @@ def record_of(landed: FinishedPlan, schema: RecordedSchema, cluster_id: int, tok
 
 
 def report_of(landed: FinishedPlan, record: WindowRecord) -> LandedWindow:
-    """What to say of a window that is committed."""
+    """Return the figures of a committed window."""
     plan, stages = landed.plan, landed.stages_ms
     lag_ms = tso.ms_between(plan.hi, plan.fresh_ts) + sum(stages[name] for name in ("job", "resolve", "commit"))
     return LandedWindow(

@@ -1,4 +1,4 @@
-"""What landing says of itself: per window, per run, and in a line every few seconds."""
+"""Report landing's figures: by window, by run, and in a log line every few seconds."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _PROGRESS_INTERVAL_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class LandedWindow:
-    """A window that was just committed. `stages_ms`: plan, job (the Spark job until its result was taken up), resolve,
-    commit; within the job read, explode and write of the slowest range, and spark, what is left. `lag_ms`: from the
-    upstream's clock at hi until it was committed.
+    """A window that was just committed.
+
+    `stages_ms`: plan, job (the Spark job until its result was popped), resolve, commit; within the job read, explode
+    and write of the slowest range, and spark, the rest. `lag_ms`: from the upstream's clock at hi until the commit.
     """
 
     lo: int
@@ -31,8 +32,9 @@ class LandedWindow:
 
 @dataclass(slots=True)
 class LandSummary:
-    """What a run did. `hi`: everything through this TSO is in the relay log; `bytes` of parts;
-    `stages_ms` summed up.
+    """The sums of a run.
+
+    `hi`: everything through this TSO is in the relay log. `bytes`: of parts.
     """
 
     hi: int = 0
@@ -49,7 +51,7 @@ class LandSummary:
         return asdict(self)
 
     def taken(self) -> Self:
-        """What is in it; it begins anew, where it is."""
+        """Return the sums and start again from zero, at the same `hi`."""
         taken = type(self)(*(getattr(self, each.name) for each in fields(self)))
         for name, value in asdict(type(self)(hi=self.hi)).items():
             setattr(self, name, value)
@@ -67,7 +69,7 @@ class LandSummary:
 
 
 class LandingProgressLog:
-    """A line every few seconds: what was landed since the last one."""
+    """Log every few seconds what was landed since the last line."""
 
     def __init__(self) -> None:
         self._begin()
@@ -83,7 +85,7 @@ class LandingProgressLog:
         self._changes += window.changes
         self._lag_ms = max(self._lag_ms, window.lag_ms)
 
-    def say(self, summary: LandSummary, held_back_by: str, *, last: bool = False) -> None:
+    def maybe_log(self, summary: LandSummary, held_back_by: str, *, last: bool = False) -> None:
         seconds = time.monotonic() - self._since
         if seconds < _PROGRESS_INTERVAL_S and not (last and self._windows):
             return
@@ -104,5 +106,5 @@ class LandingProgressLog:
 
 
 def ms_since(began: float) -> float:
-    """Since a time on the clock of time.perf_counter."""
+    """Return the milliseconds since a time on the clock of time.perf_counter."""
     return (time.perf_counter() - began) * 1000

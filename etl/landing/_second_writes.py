@@ -1,4 +1,4 @@
-"""Leave out the second copy of each change that TiDB writes while it reorganizes partitions.
+"""Drop the second copy of each change that TiDB writes while it reorganizes partitions.
 
 From its second schema version on, REORGANIZE PARTITION has sessions write each row into the old and the new partition.
 Each write adds a change to the binlog, and a change names the logical table only. The copy follows its original within
@@ -76,11 +76,11 @@ class _Transaction:
 
     @property
     def has_row_ids(self) -> bool:
-        """Whether rows have hidden row ids."""
+        """Return whether rows have hidden row ids."""
         return self.table.handle_kind == "heap"
 
-    def take(self, change: _DecodedChange) -> None:
-        """Go on by one change."""
+    def process(self, change: _DecodedChange) -> None:
+        """Process the next change."""
         if change.kind == INSERT:
             self._insert(change.place, change.rows[0])
             return
@@ -121,14 +121,14 @@ class _Transaction:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether it made equal rows of which some may be copies of others."""
+        """Return whether the transaction made equal rows of which some may be copies of others."""
         return bool(self._ambiguous) and not self._keeps_row_ids
 
     def row_ids_in_doubt(self) -> set[int]:
         """Return the row ids of equal rows, of which some may be copies of others."""
         return {row_id for values in self._ambiguous - self._deleted_rows.keys() for row_id, _ in self._equal[values]}
 
-    def settle(self, lies_in: Mapping[int, set[int]]) -> bool:
+    def resolve(self, lies_in: Mapping[int, set[int]]) -> bool:
         """Find the copies among equal rows. `lies_in`: the partitions of each row id. False if that can't be known.
 
         A row that is removed is removed twice, if it was written twice: then no question is needed.
@@ -157,13 +157,13 @@ class _Transaction:
 
 
 class DuplicateWrites:
-    """Leaves copies out of the parts of a window."""
+    """Drops copies from the parts of a window."""
 
-    def __init__(self, relay: RelayLog, ask: ReadVersions) -> None:
-        self._relay, self._ask = relay, ask
+    def __init__(self, relay: RelayLog, read_versions: ReadVersions) -> None:
+        self._relay, self._read_versions = relay, read_versions
         self._numbers = itertools.count()
 
-    def left_out(  # noqa: PLR0913 what is asked for seldom, by name
+    def drop_copies(  # noqa: PLR0913 what is asked for seldom, by name
         self,
         parts: Sequence[Part],
         tables: Collection[int],
@@ -197,13 +197,13 @@ class DuplicateWrites:
             ids = physical_ids(each.table, each.start_ts, each.commit_ts) if row_ids else ()
             wanted[each.start_ts] = {(row_id, i): record_key(i, encode_int(row_id)) for row_id in row_ids for i in ids}
         keys = {key for own in wanted.values() for key in own.values()}
-        known = self._ask(keys) if keys else {}
+        known = self._read_versions(keys) if keys else {}
         for each in doubtful:
             lies_in: dict[int, set[int]] = defaultdict(set)
             for (row_id, physical_id), key in wanted[each.start_ts].items():
                 if known[key].was_written_by(each.start_ts):
                     lies_in[row_id].add(physical_id)
-            if not each.settle(lies_in):
+            if not each.resolve(lies_in):
                 raise self._unknown(each)
 
     @staticmethod
@@ -253,7 +253,7 @@ def _transactions(
             members = sorted(group, key=lambda pair: pair[1]["position"])
             transaction = _Transaction(table, members[0][1]["start_ts"], members[0][1]["commit_ts"])
             for place, _ in members:
-                transaction.take(decoded[place])
+                transaction.process(decoded[place])
             yield transaction
 
 

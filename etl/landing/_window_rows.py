@@ -1,4 +1,4 @@
-"""What landing asks about the rows of a window whose record it makes."""
+"""Read the rows of a window whose record landing makes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 
 
 class WindowRows:
-    """Rows of a window that is being landed, read anew for each question: few windows need one."""
+    """The rows of a window that is being landed, read again by each call: few windows need one."""
 
     def __init__(self, batches: Callable[[], Iterable[pa.RecordBatch]] = lambda: ()) -> None:
-        """`batches`: gives the window's changes, in RELAY_SCHEMA, each part in ascending commit_ts."""
+        """`batches` returns the window's changes, in RELAY_SCHEMA, each part in ascending commit_ts."""
         self._batches = batches
 
     def first_by_version(self, table_id: int) -> list[tuple[int, int]]:

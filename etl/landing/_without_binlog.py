@@ -1,4 +1,4 @@
-"""DDL jobs whose rows come without a binlog: a restore by BR, an import by Lightning, FLASHBACK CLUSTER."""
+"""Warn of DDL jobs whose rows have no binlog: BR restores, Lightning imports, FLASHBACK CLUSTER."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["warn_without_binlog"]
 log = logging.getLogger("sluice.land")
 
 _BR_COMMENT = "/*from(br)*/"
-"""What BR puts in front of the statements of jobs that it makes."""
+"""The prefix of statements of BR's jobs."""
 _CREATING_ACTIONS = {Action.CREATE_TABLE, Action.CREATE_TABLES}
 _MAX_SHOWN = 20
 _LIGHTNING = ("lightning_task_info", "lightning_metadata")
@@ -24,7 +24,7 @@ _LIGHTNING = ("lightning_task_info", "lightning_metadata")
 def warn_without_binlog(ddls: Iterable[DdlJob], wants_table: Callable[[str, str], bool]) -> int:
     """Warn of each job of wanted tables whose rows come without a binlog; return how many there are.
 
-    `wants_table`: asked with a schema and a table.
+    `wants_table(schema, table)`: whether the table is replicated.
     """
     found = 0
     for ddl in ddls:

@@ -1,8 +1,8 @@
-"""The landing loop: window by window from the pumps into the relay log.
+"""Run the landing loop: window by window from the pumps into the relay log.
 
 Each window is planned, read and written by one Spark job, given the schemas and DDL it needs, and then committed by its
-record. Whoever commits continues at the end of the chain of records, so a second process, or a job that a killed one
-left behind, can at most leave parts that no record names.
+record. A commit continues at the end of the chain of records. So a second process, or a job that a killed process left
+behind, can at most leave parts that no record names.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ __all__ = [
 log = logging.getLogger("sluice.land")
 _QUIET_CHECKS = 3
 ROLE = "land"
-"""By this name landing is claimed; of several pipelines that read one relay log one does it."""
+"""The role that a landing process claims; of several pipelines that read one relay log one has it."""
 
 
-def run_land(  # noqa: PLR0913 one optional wish each, by name
+def run_land(  # noqa: PLR0913 options by name
     settings: Settings,
     *,
     run_seconds: float | None = None,
@@ -89,13 +89,12 @@ def run_land(  # noqa: PLR0913 one optional wish each, by name
     on_window: Callable[[LandedWindow], None] | None = None,
     summary: LandSummary | None = None,
 ) -> LandSummary:
-    """Land windows until `run_seconds` are over, `stop` says so, or everything through `until_ts` (TSO) is landed.
+    """Land windows until `run_seconds` are over, `stop` is set, or everything through `until_ts` (TSO) is landed.
 
-    It continues where the relay log ends. An empty one begins at `start_ts`; without it at the downstream's checkpoint,
-    and without that at the settings' initial-commit-ts (0 everything the pumps have, -1 now). `summary` is filled
-    meanwhile, and what is returned. While the relay log's
-    control says paused, it waits. What may pass (a pump, PD, TiKV, Spark or the disk is away) is logged and tried
-    again.
+    Landing continues where the relay log ends. An empty one begins at `start_ts`; without it at the downstream's
+    checkpoint, and without that at the settings' initial-commit-ts (0: everything the pumps have, -1: now). `summary`
+    is filled during the run and returned. While the relay log's control is paused, the run waits. Transient errors (a
+    pump, PD, TiKV, Spark or the disk is unavailable) are logged and retried.
 
     Raises ClaimLostError when another process took over, BinlogDecodeError, UnknownTableError, DefinitionUnknownError,
     MisplacedRowError, CommitsPurgedError, WrongClusterError, NoCheckpointError, HistoryError, and relay errors.
@@ -126,8 +125,8 @@ class _LandingLoop:
         cluster = self._cluster
         self._second_writes = DuplicateWrites(self._relay, cluster.tikv.mvcc_get_many)
         self._definitions = DefinitionResolver(self._relay, cluster.tikv.mvcc_get_many, cluster.pd.get_gc_safe_point)
-        self._versions = LandingSafePoint(cluster.pd, PipelineIdentity.from_settings(settings).id)
-        self._orders = LandingControl(self._relay, settings.ignored_ts)
+        self._safe_point = LandingSafePoint(cluster.pd, PipelineIdentity.from_settings(settings).id)
+        self._control = LandingControl(self._relay, settings.ignored_ts)
         self._jobs = LandingJobs(
             SessionTarget(settings.spark, settings.spark_role("land"), settings.relay.url),
             self._cluster,
@@ -141,7 +140,7 @@ class _LandingLoop:
         self._schema: LandingSchema | None = None
         self._heartbeat: RegistryHeartbeat | None = None
         self._is_due = False
-        self._waiting = RetryBackoff(log, "landing")
+        self._backoff = RetryBackoff(log, "landing")
         self._progress = LandingProgressLog()
         self._counters = LandingCounters(self._relay)
         self.summary = summary
@@ -150,7 +149,7 @@ class _LandingLoop:
         while not self._limits.is_over(self._landed_ts):
             try:
                 self._step()
-                self._waiting.over()
+                self._backoff.over()
             except LandingStopped:
                 break
             except ClaimLostError:
@@ -159,15 +158,15 @@ class _LandingLoop:
                 self._claim = None
                 self._let_others_land()
             except Exception as error:
-                told = ours(error)
-                self._counters.failed(error)
-                if not told.transient:
+                known = ours(error)
+                self._counters.record_failure(error)
+                if not known.transient:
                     raise
                 self.summary.retries += 1
-                delay = self._waiting.after(told, f"at hi={self._landed_ts}")
-                self._forget(told)
+                delay = self._backoff.after(known, f"at hi={self._landed_ts}")
+                self._reset_after(known)
                 self._wait(delay)
-        self._progress.say(self.summary, self._jobs.limiting_pump, last=True)
+        self._progress.maybe_log(self.summary, self._jobs.limiting_pump, last=True)
         return self.summary
 
     def close(self) -> None:
@@ -180,14 +179,14 @@ class _LandingLoop:
 
     @property
     def _landed_ts(self) -> int | None:
-        """Through where everything is landed; None while that isn't looked up."""
+        """Return the TSO through which everything is landed; None before it is known."""
         return self._start.ts if self._start is not None else None
 
     def _wait(self, seconds: float) -> bool:
         return self._limits.wait(seconds, self._landed_ts)
 
     def _step(self) -> None:
-        """At most one window."""
+        """Land at most one window."""
         if self._is_paused():
             self._yield_role()
             self._wait(CHECK_INTERVAL_S)
@@ -201,34 +200,34 @@ class _LandingLoop:
         if self._start is None:
             self._find_start()
             return
-        self._versions.keep(self._start.ts)
+        self._safe_point.update(self._start.ts)
         if not self._start.is_resumed:
             self._require_bootstrap_done()
         if self._schema is None:
             self._schema = self._load_schema(self._start)
         self._jobs.connect(self._start.ts, self._claim.check)
-        due = self._is_due or self._orders.needs_window_now(self._start.ts, self._jobs.seen_ts)
+        due = self._is_due or self._control.needs_window_now(self._start.ts, self._jobs.seen_ts)
         empty_now, self._is_due = due or not self._start.is_resumed, False
         self._jobs.submit(self._start.ts, self._claim.token, self._skips, empty_now=empty_now)
-        landed = self._jobs.take()
+        landed = self._jobs.pop()
         if landed is None:
-            self._progress.say(self.summary, self._jobs.limiting_pump)
+            self._progress.maybe_log(self.summary, self._jobs.limiting_pump)
             self._wait_for_commits(self._start.ts)
             return
         self._commit(landed, self._schema, self._claim, self._start)
 
     def _wait_for_commits(self, landed_ts: int) -> None:
-        """Nothing new: until a pump says so, somebody wants a window, or it is time to see which pumps there are."""
+        """Wait for a commit at a pump, for an operator's control, or until the registry is due to be read again."""
         for _ in range(_QUIET_CHECKS):
             if self._jobs.wait_for_commits(landed_ts, CHECK_INTERVAL_S) or self._limits.is_over(landed_ts):
                 return
-            self._is_due = self._orders.needs_window_now(landed_ts, self._jobs.seen_ts)
+            self._is_due = self._control.needs_window_now(landed_ts, self._jobs.seen_ts)
             if self._is_due or self._is_paused():
                 return
 
     def _yield_role(self) -> None:
-        """Another pipeline that reads this relay log lands while this one is paused."""
-        if self._claim is None or not self._orders.is_shared:
+        """Release the claim while paused, so that another pipeline on this relay log lands."""
+        if self._claim is None or not self._control.is_shared:
             return
         claim, self._claim = self._claim, None
         self._let_others_land()
@@ -236,7 +235,7 @@ class _LandingLoop:
             claim.release()
 
     def _let_others_land(self) -> None:
-        """What was known of where landing is becomes old from now on."""
+        """Drop the landing position and schema: another process moves them on from now on."""
         self._jobs.abandon()
         self._start = self._schema = None
         if self._heartbeat is not None:
@@ -244,13 +243,13 @@ class _LandingLoop:
             self._heartbeat = None
 
     def _is_paused(self) -> bool:
-        paused = self._orders.is_paused()
+        paused = self._control.is_paused()
         if self._heartbeat is not None:
             self._heartbeat.set_working(working=not paused)
         return paused
 
     def _skips(self) -> frozenset[int]:
-        return self._orders.skips(self._landed_ts or 0)
+        return self._control.skips(self._landed_ts or 0)
 
     def _commit(self, landed: FinishedPlan, schema: LandingSchema, claim: RoleClaim, start: StartPosition) -> None:
         result, stages = landed.result, landed.stages_ms
@@ -295,7 +294,9 @@ class _LandingLoop:
         stages["commit"] = ms_since(began)
         notify(self._relay.url)
         for entry in result.left_out:
-            log.warning("left out as decided, for it can't be read: commit_ts %d: %s", entry["commit_ts"], entry["why"])
+            log.warning(
+                "excluded as decided, because it cannot be read: commit_ts=%d: %s", entry["commit_ts"], entry["why"]
+            )
         self._counters.without_binlog(warn_without_binlog(described.ddls, self._settings.filters.wants_table))
         self._start = StartPosition(record.hi, is_resumed=True)
         self._register(record.hi)
@@ -309,11 +310,11 @@ class _LandingLoop:
         bounds: tuple[int, int, str],
         skips: Collection[int],
     ) -> tuple[FinishedPlan, RecordedSchema]:
-        """Leave out what TiDB wrote twice while it reorganized partitions."""
+        """Drop the copies that TiDB wrote while it reorganized partitions."""
         differ: set[int] = set()
         if schema.written_twice:
             began = time.perf_counter()
-            parts, differ = self._second_writes.left_out(
+            parts, differ = self._second_writes.drop_copies(
                 landed.result.parts,
                 schema.written_twice,
                 described,
@@ -339,16 +340,16 @@ class _LandingLoop:
         if self._on_window is not None:
             self._on_window(window)
         self._progress.add(window)
-        self._progress.say(self.summary, self._jobs.limiting_pump)
+        self._progress.maybe_log(self.summary, self._jobs.limiting_pump)
 
     def _latest_ts(self) -> int:
         last = self._relay.last()
         return last.hi if last is not None else 0
 
-    # Beginning, and beginning again
+    # Starting, and starting again
 
     def _require_bootstrap_done(self) -> None:
-        """Nothing is landed before a copy that is asked for has its checkpoint: landing begins there."""
+        """Raise BootstrapPending while a requested copy has no checkpoint: landing begins there."""
         if self._start_ts is not None:
             return
         target, cluster_id = self._settings.target, self._cluster.id
@@ -368,8 +369,8 @@ class _LandingLoop:
             start = StartPosition(self._start_ts, is_resumed=False)
         self._start = start = start or initial_position(self._settings.target, self._settings.upstream, self._cluster)
         self.summary.hi = start.ts
-        self._counters.at(start.ts)
-        if start.is_resumed:  # else once something is landed: a position in the registry says that something was
+        self._counters.set_position(start.ts)
+        if start.is_resumed:  # else after the first window: a position in the registry claims landed commits
             self._register(start.ts)
         log.info("landing from commit_ts %d on", start.ts)
 
@@ -397,8 +398,8 @@ class _LandingLoop:
         log.info("schema version %d rebuilt from TiDB's DDL history in %.0f ms", version, ms_since(began))
         return schema
 
-    def _forget(self, error: SluiceError) -> None:
-        """Drop what the failure may have spoilt; the next step builds it anew."""
+    def _reset_after(self, error: SluiceError) -> None:
+        """Drop the state that a failure may have left inconsistent; the next step rebuilds it."""
         self._jobs.abandon()
         self._schema = None  # it may have moved on over DDL that wasn't committed
         if isinstance(error, WindowConflictError):

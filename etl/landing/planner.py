@@ -1,4 +1,4 @@
-"""Plans windows: how far the next one may reach without missing a commit.
+"""Plan windows: how far the next one may reach without missing a commit.
 
 1. A fresh timestamp from PD. 2. The pumps in the registry; all that are not offline count. 3. Each of them is asked for
 its bounds, and what is in the window if that is little; those that counted the last time while the registry answers.
@@ -72,18 +72,18 @@ class WindowPlan:
     fresh_ts: int
     """PD's timestamp when it was planned."""
     ranges: tuple[PumpRange, ...]
-    """What to read where; empty if no pump has anything in the window."""
+    """The ranges to read; empty if no pump has anything in the window."""
     transactions: int
-    """At most as many are inside: what the pumps have up to their own hi."""
+    """An upper bound: those that the pumps have up to their own hi."""
     bytes: int
     limited: bool
     """More is waiting behind hi."""
 
 
 class WindowPlanner:
-    """Plans windows over the pumps of a cluster. Threads take turns."""
+    """Plans windows over the pumps of a cluster. Thread-safe."""
 
-    def __init__(  # noqa: PLR0913 what a planner asks, and the relay log
+    def __init__(  # noqa: PLR0913 the sources of a plan, and the relay log
         self,
         cluster_id: int,
         limits: WindowSettings,
@@ -92,8 +92,9 @@ class WindowPlanner:
         tls: TLS | None = None,
         relay: RelayLog | None = None,
     ) -> None:
-        """`tso` gives fresh timestamps, `pumps` lists the registry; `tls` is for the connections to pumps. `relay`: the
-        log that knows the pumps that counted, None to take the registry's word for it.
+        """`tso` returns fresh timestamps, `pumps` the registry's entries; `tls` is for connections to pumps.
+
+        `relay`: the log that records the pumps that counted; None to trust the registry alone.
         """
         self._counted_pumps = PumpMembership(relay.known_pumps if relay is not None else None)
         self._late_commits = LateCommitCheck(relay)
@@ -116,18 +117,18 @@ class WindowPlanner:
 
     @property
     def seen_ts(self) -> int:
-        """What PD's clock is, going by its last timestamp (TSO); 0 before the first."""
+        """Return PD's clock (TSO), extrapolated from its last timestamp; 0 before the first."""
         if self._seen is None:
             return 0
         ts, then = self._seen
         return ts + tso.span(int((time.monotonic() - then) * 1000))
 
     def plan(self, lo: int, *, empty_now: bool = False) -> WindowPlan | None:
-        """The next window after lo (TSO), None if there is nothing new.
+        """Return the next window after lo (TSO); None if there is nothing new.
 
         Without traffic there is an empty window every idle interval, or at once with `empty_now`. Raises
-        PumpUnavailableError, UnreadPumpError, UpstreamBehindError, CommitsPurgedError, MissedCommitError; what `tso`,
-        `pumps` and the relay log raise comes through.
+        PumpUnavailableError, UnreadPumpError, UpstreamBehindError, CommitsPurgedError, MissedCommitError, and what
+        `tso`, `pumps` and the relay log raise.
         """
         with self._turn:
             return self._plan(lo, empty_now=empty_now)
@@ -146,7 +147,10 @@ class WindowPlanner:
             )
         early = [pump for pump in self._counted if pump.host in self._readers]
         # The first one asks PD whether it has given the timestamp; the others need not, if they have nothing.
-        asked = {_pump_key(pump): self._ask(pump, lo, fresh_ts, ts_is_checked=pump is not early[0]) for pump in early}
+        asked = {
+            _pump_key(pump): self._request_bounds(pump, lo, fresh_ts, ts_is_checked=pump is not early[0])
+            for pump in early
+        }
         try:
             counting = self._counting(lo)
         except BaseException:
@@ -160,11 +164,11 @@ class WindowPlanner:
         counted = {_pump_key(pump) for pump in counting}
         is_checked = bool(early) and _pump_key(early[0]) in counted
         if not is_checked or not counted <= asked.keys():
-            # One that is registered anew may be at the same address; of those that are gone nobody wants to know.
+            # A new pump may have the same address. The answers of pumps that are gone are not needed.
             _collect(question for (_, host, _), question in asked.items() if host in hosts)
         if not is_checked:
             asked.clear()
-        questions = [asked.get(_pump_key(pump)) or self._ask(pump, lo, fresh_ts) for pump in counting]
+        questions = [asked.get(_pump_key(pump)) or self._request_bounds(pump, lo, fresh_ts) for pump in counting]
         self._counted = counting
         failures = [failure for question in questions if (failure := question.failure()) is not None]
         if failures:
@@ -172,7 +176,7 @@ class WindowPlanner:
         bounds = [question.answer() for question in questions]
         if is_checked and early[0].host in self._followers:  # an original pump in its place, which checks nothing
             return None
-        self._counted_pumps.note(counting, self._followers)
+        self._counted_pumps.record(counting, self._followers)
         for pump, bound in zip(counting, bounds):
             self._late_commits.check(pump.node_id, bound.late)
         slowest, bound = min(zip(counting, bounds), key=lambda pair: pair[1].hi)
@@ -198,13 +202,14 @@ class WindowPlanner:
         limited = any(bound.hi < bound.max_commit_ts for bound in bounds)
         return WindowPlan(lo, hi, fresh_ts, tuple(ranges), transactions, sum(bound.bytes for bound in bounds), limited)
 
-    def look_again(self) -> None:
-        """Drop what is known of the relay log: another process may have landed meanwhile."""
-        self._counted_pumps.look_again()
+    def invalidate(self) -> None:
+        """Drop what was read from the relay log: another process may have landed since."""
+        self._counted_pumps.invalidate()
 
     def _counting(self, lo: int) -> list[NodeStatus]:
-        """The pumps that count by now. Raises PumpUnavailableError if there is none, or if one is missing, and
-        UnreadPumpError.
+        """Return the pumps that count now.
+
+        Raises PumpUnavailableError if there is none, or if one is missing, and UnreadPumpError.
         """
         registered = self._pumps()
         self._counted_pumps.check(registered, lo)
@@ -219,13 +224,14 @@ class WindowPlanner:
         return counting
 
     def wait_for_commits(self, lo: int, seconds: float) -> bool:
-        """Wait until a pump has a transaction that was committed after lo (TSO), at most `seconds`; whether one may. A
-        pump that doesn't tell may after the poll interval.
+        """Wait at most `seconds`; return whether a pump may have a transaction committed after lo (TSO).
+
+        A pump that doesn't support such calls may have one after the poll interval.
         """
         with self._turn:
             readers = [] if self._followers else list(self._readers.values())
         poll_s = min(seconds, self._limits.poll_interval_ms / 1000)
-        if self._notified:  # what was heard of can't be landed yet
+        if self._notified:  # the commit that was announced can't be landed yet
             time.sleep(poll_s)
         heard = self._notifier.wait(readers, lo, seconds) if readers else None
         self._notified = bool(heard)
@@ -243,8 +249,10 @@ class WindowPlanner:
         self._followers.clear()
         self._readers.clear()
 
-    def _ask(self, pump: NodeStatus, lo: int, fresh_ts: int, *, ts_is_checked: bool = False) -> _BoundsRequest:
-        """Ask for a pump's bounds; its answer is waited for later. `ts_is_checked`: see `PumpReader.begin_bounds`."""
+    def _request_bounds(
+        self, pump: NodeStatus, lo: int, fresh_ts: int, *, ts_is_checked: bool = False
+    ) -> _BoundsRequest:
+        """Send the request for a pump's bounds. `ts_is_checked`: see `PumpReader.request_bounds`."""
         reader = self._readers.get(pump.host) if pump.host not in self._followers else None
         limits = self._limits.max_transactions, self._limits.max_bytes
         asked = lo, fresh_ts, _BARRIER_TIMEOUT_MS, *limits, _MAX_INLINE_BYTES
@@ -263,7 +271,7 @@ class WindowPlanner:
             if bounds is not None:
                 return bounds
             try:
-                return self._asked(pump, lo, fresh_ts)
+                return self._request_from_sluice(pump, lo, fresh_ts)
             except PumpReadError as error:
                 if not error.unimplemented:
                     raise
@@ -280,8 +288,8 @@ class WindowPlanner:
                 way_out=f"start it again; if it is gone for good: `sluice pumps offline {pump.node_id} --gone`",
             ) from error
 
-    def _asked(self, pump: NodeStatus, lo: int, fresh_ts: int) -> WindowBounds:
-        """The bounds as a Sluice pump says them."""
+    def _request_from_sluice(self, pump: NodeStatus, lo: int, fresh_ts: int) -> WindowBounds:
+        """Return the bounds from a Sluice pump."""
         from sluice.tidb import PumpReader, PumpReadError
 
         reader = self._readers.get(pump.host)
@@ -298,8 +306,9 @@ class WindowPlanner:
             raise
 
     def _follow_original_pump(self, pump: NodeStatus, lo: int) -> WindowBounds | None:
-        """The bounds of an original pump that is being followed; None if it isn't, or not from `lo` on. Once its stream
-        has broken it is a pump like any other: perhaps Sluice's own comes back in its place.
+        """Return the bounds of an original pump that is followed from `lo` on; None if it isn't.
+
+        Once its stream has broken, it is tried as any other pump: a Sluice pump may have taken its place.
         """
         from sluice.tidb import PumpReadError
 
@@ -313,7 +322,7 @@ class WindowPlanner:
             del self._followers[pump.host]
             follower.close()
             raise
-        del self._followers[pump.host]  # a window is planned anew
+        del self._followers[pump.host]  # a window is planned again
         follower.close()
         return None
 
@@ -333,34 +342,34 @@ class WindowPlanner:
 
 
 class _BoundsRequest:
-    """A pump that has been asked for its bounds: over a connection that this thread reads, or else by another one."""
+    """A request for a pump's bounds, over a connection that this thread reads, or by another thread."""
 
     def __init__(self, begun: PendingBounds | None, by_thread: Callable[[], Future[WindowBounds]]) -> None:
         self._pending = begun
         self._by_thread = by_thread
         self._future = by_thread() if begun is None else None
 
-    def settle(self) -> Future[WindowBounds]:
-        """Wait for what has become of it."""
+    def collect(self) -> Future[WindowBounds]:
+        """Wait for the outcome."""
         if self._future is None:
             self._future = self._received()
         self._future.exception()
         return self._future
 
     def failure(self) -> BaseException | None:
-        """Why there is no answer."""
-        return self.settle().exception()
+        """Return the error of the request; None if it was answered."""
+        return self.collect().exception()
 
     def answer(self) -> WindowBounds:
-        """The bounds. Raises as `WindowPlanner._bounds`."""
-        return self.settle().result()
+        """Return the bounds. Raises as `WindowPlanner._bounds`."""
+        return self.collect().result()
 
     def _received(self) -> Future[WindowBounds]:
         from sluice.tidb import PumpReadError
 
         assert self._pending is not None
         answer = None
-        with contextlib.suppress(PumpReadError):  # asked again it says so again, and whose it is
+        with contextlib.suppress(PumpReadError):  # the second request raises it again, and names the pump
             answer = self._pending.get()
         if answer is None:
             return self._by_thread()
@@ -371,16 +380,16 @@ class _BoundsRequest:
 
 def _collect(questions: Iterable[_BoundsRequest]) -> None:
     for question in list(questions):
-        question.settle()
+        question.collect()
 
 
 def _pump_key(pump: NodeStatus) -> tuple[str, str, str]:
-    """What of a pump's entry has to do with asking it."""
+    """Return the parts of a pump's entry that decide how it is asked."""
     return pump.node_id, pump.host, pump.state
 
 
 def _check_addresses(pumps: Sequence[NodeStatus]) -> None:
-    """Raises PumpUnavailableError if one pump would answer for two: what only the other holds would be passed over."""
+    """Raise PumpUnavailableError if one pump would answer for two: commits of the other would be passed over."""
     found: dict[str, NodeStatus] = {}
     for pump in pumps:
         other = found.setdefault(pump.host, pump)

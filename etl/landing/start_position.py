@@ -1,6 +1,4 @@
-"""Where landing begins: where the relay log ends, else where the downstream's checkpoint is, else where the settings
-say.
-"""
+"""Find where landing begins: at the relay log's end, the downstream's checkpoint, or the settings' TSO."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ _CLEAN_UP_SPAN = tso.span(600_000)
 
 
 class NoCheckpointError(SluiceError):
-    """To begin now would leave out what somebody has been replicating; names who, and the ways out."""
+    """To begin now would pass over what another drainer has been replicating; names the drainer."""
 
     way_out = "say where to begin: a checkpoint row downstream, or initial-commit-ts"
 
@@ -41,15 +39,16 @@ class StartPosition:
     """Where landing begins."""
 
     ts: int
-    """Everything through this TSO is landed, or not wanted."""
+    """Everything through this TSO is landed, or not replicated."""
     is_resumed: bool
     """The relay log has windows, which end at `ts`."""
     schema_version: int | None = None
-    """As of `ts`, where something but TiKV tells."""
+    """As of `ts`, if known from elsewhere than TiKV."""
 
 
 def resume_from_log(relay: RelayLog, cluster: UpstreamCluster) -> StartPosition | None:
-    """Where the relay log ends, None if nobody has begun it; parts behind the end that no window names are removed.
+    """Return where the relay log ends; None if it is empty. Remove parts behind the end that no window names.
+
     Raises WrongClusterError, PDError and relay errors.
     """
     last = relay.last()
@@ -70,9 +69,10 @@ def resume_from_log(relay: RelayLog, cluster: UpstreamCluster) -> StartPosition 
 
 
 def initial_position(target: Target, upstream: Upstream, cluster: UpstreamCluster) -> StartPosition:
-    """Where an empty relay log begins. A downstream that can't be reached is an error here: a relay log must not begin
-    after what the downstream still needs. Raises NoCheckpointError, CheckpointError, DownstreamError, PDError and
-    TiKVError.
+    """Return where an empty relay log begins.
+
+    A downstream that can't be reached is an error here: a relay log must not begin after what the downstream still
+    needs. Raises NoCheckpointError, CheckpointError, DownstreamError, PDError and TiKVError.
     """
     checkpoint = read_checkpoint(target, cluster.id)
     if checkpoint is not None:
@@ -83,8 +83,9 @@ def initial_position(target: Target, upstream: Upstream, cluster: UpstreamCluste
 
 
 def _version_of(checkpoint: Checkpoint, cluster: UpstreamCluster) -> int:
-    """A Drainer's row may name an older version than that of its commit timestamp. But TiKV may have no snapshot of
-    then.
+    """Return the schema version of a checkpoint, by TiKV or else by the row.
+
+    A Drainer's row may name an older version than that of its commit_ts. But TiKV may have no snapshot of that TSO.
     """
     try:
         return version_at(cluster.tikv, checkpoint.commit_ts) or checkpoint.schema_version
@@ -92,7 +93,7 @@ def _version_of(checkpoint: Checkpoint, cluster: UpstreamCluster) -> int:
         if not checkpoint.schema_version:
             raise
         log.warning(
-            "TiKV doesn't tell the schema version at commit_ts %d, taking the checkpoint's, %d: %s",
+            "cannot read the schema version at commit_ts %d from TiKV, using the checkpoint's, %d: %s",
             checkpoint.commit_ts, checkpoint.schema_version, one_line(error),
         )  # fmt: skip
         return checkpoint.schema_version
@@ -105,9 +106,10 @@ def position_without_checkpoint(
     drainers: Callable[[], Iterable[NodeStatus]],
     tso: Callable[[], int],
 ) -> int:
-    """The commit timestamp (TSO) to begin at where `place`, a `downstream_name`, has no checkpoint: the settings', or
-    now. Raises NoCheckpointError when "now" can't be
-    meant: the registry knows a drainer with a position, so the checkpoint is probably elsewhere.
+    """Return the TSO to begin at if `place`, a `downstream_name`, has no checkpoint: the settings', or now.
+
+    Raises NoCheckpointError when "now" can't be meant: the registry has a drainer with a position, so the checkpoint is
+    probably elsewhere.
     """
     initial = upstream.initial_commit_ts
     if initial >= 0:

@@ -247,7 +247,7 @@ def land(
         }
         schema = landing.resolve(totals.ddls, spans, lambda _: True, (), WindowRows(lambda whole=whole: whole))
         parts = tuple(part for part in written if part is not None)
-        parts, differ = second_writes.left_out(
+        parts, differ = second_writes.drop_copies(
             parts, landing.written_twice, schema, lambda table, *_: meta.physical_ids(table), (lo, hi, "test")
         )
         schema = landing.with_doubled(schema, differ)

@@ -1,4 +1,4 @@
-"""A pump's range becomes a part of the relay log. Runs in Spark's workers."""
+"""Turn a pump's range into a part of the relay log, in Spark's workers."""
 
 from sluice.etl.landing.extract.row_extractor import BinlogDecodeError, DdlRecord, RowExtractor
 from sluice.etl.landing.extract.source import PumpRange, read_range

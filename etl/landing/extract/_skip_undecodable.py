@@ -1,4 +1,4 @@
-"""Transactions that landing leaves out: those an operator decided to skip and that can't be read.
+"""Exclude the transactions that an operator skips and that can't be read.
 
 What can be read is landed whatever was decided: it is left out where it is applied, and a DDL still counts for the
 schema.
@@ -18,8 +18,9 @@ from sluice.etl.landing.extract.row_extractor import BinlogDecodeError, RowExtra
 def drop_skipped_undecodable(
     batch: pa.RecordBatch, host: str, skips: Collection[int]
 ) -> tuple[pa.RecordBatch, list[dict[str, Any]]]:
-    """A batch in WINDOW_SCHEMA from the pump at `host` without those transactions at `skips` (TSOs) that can't be
-    exploded, and these: {commit_ts, start_ts, why}.
+    """Return a batch in WINDOW_SCHEMA without the unreadable transactions at `skips` (TSOs), and these.
+
+    `host`: the pump of the batch. Excluded transactions are {commit_ts, start_ts, why}.
     """
     commit_ts = batch["commit_ts"].to_numpy()
     left_out: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""From transactions to row changes: what `sluice.etl.landing` does to every window before it is written.
+"""Extract row changes from transactions, as landing does to every window before it is written.
 
 In: rows (commit_ts, start_ts, payload), payload = the Prewrite binlog as TiDB sent it. Out: row changes in the relay
 log's PART_SCHEMA, ascending by (commit_ts, position), and the DDL records apart.
@@ -67,16 +67,16 @@ class DdlRecord:
 
 @dataclass(slots=True)
 class ExtractTotals:
-    """What has been exploded so far."""
+    """Counts of what has been exploded."""
 
     transactions: int = 0
     changes: int = 0
     ddls: list[DdlRecord] = field(default_factory=list)
     by_table: TableTally = field(default_factory=TableTally)
     internal_changes: int = 0
-    """Skipped: of TiDB's own DDL tables."""
+    """Skipped changes of TiDB's own DDL tables."""
     fake_ddls: int = 0
-    """Skipped: `select setval`, which TiDB sends for sequences."""
+    """Skipped `select setval` statements, which TiDB sends for sequences."""
 
 
 class RowExtractor:
@@ -189,7 +189,7 @@ class RowExtractor:
     def _emit_found(
         self, transactions: _Transactions, found: tuple[bytes, bytes, bytes, int, int]
     ) -> Iterator[pa.RecordBatch]:
-        """The changes that the kernel has found."""
+        """Return the changes that the kernel has found."""
         mutations, changes, tables, internal, size = found
         self.totals.transactions += len(transactions.commits)
         self.totals.internal_changes += internal
@@ -277,7 +277,7 @@ class _Transactions:
         self.begins, self.ends = edges[:-1], edges[1:]
 
     def arguments(self) -> tuple[pa.Buffer, Ints, Ints, Ints]:
-        """As the kernel takes them."""
+        """Return the arguments for the kernel."""
         return self.payloads, self._edges, self.commits, self.starts
 
 
@@ -293,17 +293,17 @@ class _Mutations:
     versions: Ints
     table_ids: Ints
     obsolete: npt.NDArray[np.bool_]
-    """Whether it has rows of kinds that TiDB gave up."""
+    """Whether the mutation has rows of obsolete kinds."""
     has: Ints
-    """How many inserted, updated, deleted rows each has: three columns."""
+    """Counts of inserted, updated, deleted rows by mutation: three columns."""
     said: Ints
-    """How many of each kind its sequence names; a fourth column for the obsolete ones."""
+    """Counts by kind in its sequence; a fourth column for the obsolete kinds."""
     edges: Ints
     """Where rows begin and end: row i from edges[2 i] to edges[2 i + 1]."""
     kinds: Bytes
-    """Of every change."""
+    """The kind of every change."""
     _order: Ints | None
-    """The rows by mutation and list, if they don't lie like that."""
+    """The rows by mutation and list, if they are stored in another order."""
 
     @classmethod
     def read(cls, data: Bytes, fields: WireFields, owners: Ints, versions: Ints) -> _Mutations:
@@ -325,7 +325,7 @@ class _Mutations:
         )  # fmt: skip
 
     def places(self) -> Ints:
-        """The row of each change. Sequences and lists must agree."""
+        """Return the row of each change. Sequences and lists must agree."""
         places = np.arange(len(self.kinds))
         slots = np.repeat(np.arange(len(self.owners)) * 4, self.said.sum(axis=1)) + self.kinds
         # The n-th insert of a sequence is the n-th inserted row: sorting a mutation's sequence by kind, and leaving
@@ -335,7 +335,7 @@ class _Mutations:
         return places if self._order is None else self._order[places]
 
     def rows(self, payloads: pa.Buffer) -> pa.Array:
-        """An array that shares the payloads' memory, whose element 2 i is row i."""
+        """Return an array that shares the payloads' memory, whose element 2 i is row i."""
         buffers = [None, pa.py_buffer(self.edges), payloads]
         return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(self.edges) - 1, buffers)
 
@@ -378,7 +378,7 @@ def _packed(data: Bytes) -> Bytes:
 
 
 def _values(fields: WireFields, tag: int, count: int) -> Ints:
-    """The value of each message's last VARINT field with this tag, 0 without one."""
+    """Return the value of each message's last VARINT field with this tag; 0 without one."""
     at = fields.last(tag, count)
     return np.where(at >= 0, fields.begin[at], 0) if len(fields.begin) else np.zeros(count, np.int64)
 
@@ -388,7 +388,7 @@ def _is_descending(values: Ints) -> bool:
 
 
 def _groups(sizes: Ints) -> Iterator[tuple[int, int]]:
-    """Cuts rows, whose sizes add up to these, into neighbours of together about _EMIT_BYTES, at least one each."""
+    """Cut rows into runs of about _MAX_BATCH_BYTES, at least one row each. The sizes are cumulative."""
     begin, before = 0, 0
     while begin < len(sizes):
         end = max(begin + 1, int(np.searchsorted(sizes, before + _MAX_BATCH_BYTES, "right")))

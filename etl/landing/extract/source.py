@@ -1,4 +1,4 @@
-"""Where landing gets transactions from: a range of commits of one pump, over connections that outlive the window.
+"""Read a range of commits of one pump, over connections that outlive the window.
 
 Rows are (commit_ts, start_ts, payload), ascending by commit_ts, payload = the Prewrite binlog as TiDB sent it.
 """

@@ -223,7 +223,7 @@ def test_landing_keeps_versions_and_goes_on_without_pd(caplog: pytest.LogCapture
     versions = LandingSafePoint(pd, "drainer-1")
     with mock.patch("sluice.etl.landing._kept_versions._UPDATE_INTERVAL_S", 0.0):
         for ts in (5, 6, 7):
-            versions.keep(ts)
+            versions.update(ts)
     assert [call.args[::2] for call in pd.update_service_gc_safe_point.call_args_list] == [
         ("sluice-land-drainer-1", ts) for ts in (5, 6, 7)
     ]

@@ -157,7 +157,7 @@ class Landing:
         part = self.relay.write_part(50, 5_000, token, 0, [pa.RecordBatch.from_arrays(columns, schema=PART_SCHEMA)])
         assert part is not None
         schema = RecordedSchema({100: table}, (), (), 7)
-        parts, self.differ = DuplicateWrites(self.relay, ask).left_out(
+        parts, self.differ = DuplicateWrites(self.relay, ask).drop_copies(
             (part,), {100}, schema, lambda *_: _IDS, (50, 5_000, token), skips
         )
         return [self._decoded(table, row) for row in read_parts(self.relay.url, parts).to_pylist()]
