@@ -72,7 +72,8 @@ def command(
     is a commit timestamp: to look at (`sluice relay show`), to take back (`sluice undo`), or to restore the moment just
     before it.
     """
-    from sluice.etl.history.find import HistoryLog, SearchQuery, check_table_globs, search
+    from sluice.etl.history.find import SearchQuery, check_table_globs, search
+    from sluice.etl.history.history_log import HistoryLog
     from sluice.tidb import tso
 
     settings = settings_of(ctx, config)

@@ -49,7 +49,7 @@ def command(
     --dry-run tells beforehand which rows were changed since. Exit code 1 if there are any.
     """
     import sluice.etl.history.undo as undo
-    from sluice.etl.history.find import HistoryLog
+    from sluice.etl.history.history_log import HistoryLog
 
     settings = settings_of(ctx, config)
     past = HistoryLog.open(settings)

@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.errors import SluiceError
-from sluice.etl.history.find import FoundTransaction, HistoryLog, SearchQuery, TimeBudget, recent_page
+from sluice.etl.history.find import FoundTransaction, SearchQuery, TimeBudget, recent_page
+from sluice.etl.history.history_log import HistoryLog
 from sluice.etl.settings import Settings
 from sluice.etl.verify.endpoint import CHANGED, EXTRA, MISSING, Difference
 from sluice.etl.verify.row_diff import RowDiff, key_of, keys_bytes

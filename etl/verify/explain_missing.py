@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from sluice.errors import SluiceError
-from sluice.etl.history.find import HistoryLog, NoTransactionError, load_transaction
+from sluice.etl.history.find import NoTransactionError, load_transaction
+from sluice.etl.history.history_log import HistoryLog
 from sluice.etl.settings import Settings
 from sluice.etl.verify.result import TableResult
 from sluice.etl.verify.row_diff import RowDiff

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from sluice.etl.history.find import HistoryLog
+from sluice.etl.history.history_log import HistoryLog
 from sluice.etl.history.tables import (
     DownstreamTables,
     DownstreamTablesCache,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import secrets
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,8 +28,9 @@ from sluice.etl.history.as_of.hash_partitions import CollectPartRows, CollectPar
 from sluice.etl.history.as_of.plan import TimeTravelPlan
 from sluice.etl.history.as_of.planning import SnapshotStart
 from sluice.etl.history.as_of.query_planner import AsOfTable, PlannedQuery, plan_query
+from sluice.etl.history.history_log import pinned
 from sluice.etl.settings import Settings
-from sluice.relay.archive import Archive, Pin, Pins, SnapshotFile
+from sluice.relay.archive import Archive, SnapshotFile
 from sluice.tidb import tso
 
 PlanExecutor = Callable[[TimeTravelPlan, Aggregation], Iterator[AggregateResult]]
@@ -125,15 +125,10 @@ class TimeTravelQuery:
             for plan in self.asked.plans:
                 yield from (result for result in self.run(plan, finish) if result.moment == self.moments[-1])
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """What is read stays in the archive meanwhile."""
-        archive = Archive.open(self.archive_url)
-        last, holds = archive.last(), Pins(archive.storage)
+    def held(self) -> contextlib.AbstractContextManager[None]:
+        """Keep what is read in the archive meanwhile."""
         what = f"`sluice as-of` {tso.text(self.moments[-1])}"
-        hold = Pin(what, self.asked.start_ts, self.bases, archive_ts=last.hi if last is not None else 0)
-        with holds.held(f"as-of-{secrets.token_hex(6)}", hold):
-            yield
+        return pinned(Archive.open(self.archive_url), "as-of", what, self.asked.start_ts, self.bases)
 
 
 def tables_as_of(

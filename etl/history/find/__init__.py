@@ -13,7 +13,6 @@ from sluice.etl.lazy_exports import lazy_getattr
 
 if TYPE_CHECKING:
     from sluice.etl.history.find.display_value import DisplayValue
-    from sluice.etl.history.find.log_ranges import HistoryLog, LogRange
     from sluice.etl.history.find.names import check_table_globs
     from sluice.etl.history.find.one_transaction import (
         ChangedRow,
@@ -37,8 +36,6 @@ __all__ = [
     "FindError",
     "FoundDdl",
     "FoundTransaction",
-    "HistoryLog",
-    "LogRange",
     "NoTransactionError",
     "RecentPage",
     "SearchQuery",
@@ -68,10 +65,8 @@ __getattr__ = lazy_getattr(
         "SkippedWindow": "sluice.etl.history.find.recent",
         "RecentPage": "sluice.etl.history.find.recent",
         "NoTransactionError": "sluice.etl.history.find.one_transaction",
-        "HistoryLog": "sluice.etl.history.find.log_ranges",
         "TimeBudget": "sluice.etl.history.find.recent",
         "SearchQuery": "sluice.etl.history.find.query",
-        "LogRange": "sluice.etl.history.find.log_ranges",
         "DisplayValue": "sluice.etl.history.find.display_value",
         "TableRows": "sluice.etl.history.find.results",
         "TransactionView": "sluice.etl.history.find.one_transaction",

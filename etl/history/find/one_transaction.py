@@ -16,9 +16,9 @@ from sluice.etl.changes.rules import is_internal_table
 from sluice.etl.changes.write_plans.identity import lookup_key_columns
 from sluice.etl.history.find.display_value import DisplayValue, display_value, raw_value
 from sluice.etl.history.find.errors import FindError
-from sluice.etl.history.find.log_ranges import HistoryLog
 from sluice.etl.history.find.recent import TimeBudget
 from sluice.etl.history.find.results import FoundDdl, TableRows
+from sluice.etl.history.history_log import HistoryLog
 from sluice.relay import DELETE, INSERT, UPDATE, WindowLog, WindowRecord, iter_parts
 from sluice.tidb import tso
 from sluice.tidb.ddl_actions import REMOVES_ROWS, action_name

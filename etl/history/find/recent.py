@@ -14,10 +14,10 @@ from sluice.errors import SluiceError
 from sluice.etl.changes.planning import WindowPayload
 from sluice.etl.changes.rules import Filter, is_internal_table, only_tables
 from sluice.etl.history.find.errors import SearchDeadlineError
-from sluice.etl.history.find.log_ranges import HistoryLog, LogRange
 from sluice.etl.history.find.query import SearchQuery
 from sluice.etl.history.find.results import FoundDdl, FoundTransaction, SearchResults
 from sluice.etl.history.find.scan import WindowSearch
+from sluice.etl.history.history_log import HistoryLog, LogRange
 from sluice.relay import WindowRecord
 from sluice.relay.archive import ArchiveLog
 from sluice.tidb.id_maps import names_by_id

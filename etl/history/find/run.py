@@ -13,11 +13,11 @@ from sluice.etl.changes.planning import BatchPayload, WindowPayload
 from sluice.etl.changes.rules import Filter, only_tables
 from sluice.etl.history.find.condition import RowCondition
 from sluice.etl.history.find.errors import ConditionError
-from sluice.etl.history.find.log_ranges import HistoryLog, LogRange
 from sluice.etl.history.find.query import SearchQuery
 from sluice.etl.history.find.results import SearchResults
 from sluice.etl.history.find.scan import WindowSearch, wanted_tables
 from sluice.etl.history.find.worker import RESULTS, TASKS, FindInWindows
+from sluice.etl.history.history_log import HistoryLog, LogRange
 from sluice.etl.settings import Settings
 from sluice.etl.spark import session as spark_session
 from sluice.etl.spark.error_translation import ErrorTranslator

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from sluice.etl.changes.recorded_schema import RecordedSchema, SchemaTimeline
 from sluice.etl.downstream.ddl import column_type
-from sluice.etl.history.find import HistoryLog, TimeBudget
+from sluice.etl.history.find import TimeBudget
+from sluice.etl.history.history_log import HistoryLog
 from sluice.relay import WindowRecord
 from sluice.tidb.ddl_actions import REMOVES_ROWS, action_name
 from sluice.tidb.ddl_job import DdlJob

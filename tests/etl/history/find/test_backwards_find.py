@@ -13,7 +13,6 @@ from sluice.etl.history.find import (
     ConditionError,
     FoundDdl,
     FoundTransaction,
-    HistoryLog,
     SearchQuery,
     TimeBudget,
     recent_page,
@@ -23,6 +22,7 @@ from sluice.etl.history.find import (
     recent as backwards,
 )
 from sluice.etl.history.find.errors import SearchDeadlineError
+from sluice.etl.history.history_log import HistoryLog
 from sluice.etl.settings import Downstream, Relay, Settings, Upstream
 from sluice.etl.settings.sections import Archive
 from sluice.relay import RelayGapError, RelayLog

@@ -13,7 +13,8 @@ import pytest
 
 from sluice.cli import main
 from sluice.etl.changes.recorded_schema import RecordedSchema
-from sluice.etl.history.find import ConditionError, FindError, HistoryLog, SearchQuery, SearchResults, search
+from sluice.etl.history.find import ConditionError, FindError, SearchQuery, SearchResults, search
+from sluice.etl.history.history_log import HistoryLog
 from sluice.etl.settings import Downstream, Relay, Settings, Spark, Upstream
 from sluice.etl.settings.sections import Archive
 from sluice.relay import DELETE, INSERT, UPDATE, RelayLog

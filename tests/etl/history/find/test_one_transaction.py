@@ -9,13 +9,13 @@ import pytest
 
 from sluice.etl.history.find import (
     DisplayValue,
-    HistoryLog,
     NoTransactionError,
     TimeBudget,
     load_transaction,
     load_value,
     one_transaction,
 )
+from sluice.etl.history.history_log import HistoryLog
 from sluice.etl.settings import Downstream, Relay, Settings, Upstream
 from sluice.relay import RelayLog
 from tests.etl.story import Story, table

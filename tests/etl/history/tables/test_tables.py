@@ -12,7 +12,8 @@ import pytest
 
 from sluice.etl.changes.rules import Route, Routes
 from sluice.etl.downstream.ownership import downstream_name
-from sluice.etl.history.find import HistoryLog, TimeBudget
+from sluice.etl.history.find import TimeBudget
+from sluice.etl.history.history_log import HistoryLog
 from sluice.etl.history.tables import (
     DownstreamTables,
     DownstreamTablesCache,

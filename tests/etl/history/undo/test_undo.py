@@ -14,7 +14,7 @@ import pytest
 
 from sluice.cli import main
 from sluice.etl.changes.rules import Route, Routes
-from sluice.etl.history.find import HistoryLog
+from sluice.etl.history.history_log import HistoryLog
 from sluice.etl.history.undo import UndoError, for_upstream, invert_changes, read_transaction, script
 from sluice.etl.history.undo.check import CHANGED_SINCE, DELETED_SINCE, KEY_TAKEN
 from sluice.etl.settings import Relay, Settings, Upstream

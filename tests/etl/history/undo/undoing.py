@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from sluice.etl.history.find import HistoryLog
+from sluice.etl.history.history_log import HistoryLog
 from sluice.etl.history.undo import (
     DryRun,
     PastTransaction,

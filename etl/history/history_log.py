@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from sluice.etl.history.find.errors import FindError
@@ -78,8 +78,7 @@ class HistoryLog:
         if since >= end:
             yield
             return
-        hold = Pin(what, max(since, begin), archive_ts=end)
-        with Pins(Archive.open(self.settings.archive_url).storage).held(f"find-{secrets.token_hex(6)}", hold):
+        with pinned(Archive.open(self.settings.archive_url), "find", what, max(since, begin)):
             yield
 
     def ranges(self, since: int, until: int) -> list[LogRange]:
@@ -91,6 +90,15 @@ class HistoryLog:
         parts: list[tuple[WindowLog, int, int]] = [(relay, 0, begin), (archive, begin, end), (relay, end, until)]
         cut = [LogRange(log, max(since, first), min(until, last)) for log, first, last in parts]
         return [stretch for stretch in cut if stretch.since < stretch.until]
+
+
+@contextlib.contextmanager
+def pinned(archive: Archive, reader: str, what: str, since: int, snapshots: Sequence[str] = ()) -> Iterator[None]:
+    """Keep what was committed after `since` (TSO), and `snapshots` (ids), in the archive meanwhile. `reader` begins the
+    pin's name, `what` describes the reader. Raises RemovedError if it is being removed, relay errors, OSError.
+    """
+    with Pins(archive.storage).held(f"{reader}-{secrets.token_hex(6)}", Pin(what, since, tuple(snapshots))):
+        yield
 
 
 def _bounds(relay: RelayLog) -> tuple[int, int] | None:
