@@ -49,25 +49,37 @@ class HistoryLog:
     last: int
     archived: tuple[int, int] = (0, 0)
     indexes: SegmentIndexCache | None = field(default=None, compare=False, repr=False)
+    gap: tuple[int, int] | None = None
+    """What neither of the two logs has."""
 
     @classmethod
     def open(cls, settings: Settings, indexes: SegmentIndexCache | None = None) -> HistoryLog:
         """`indexes`: of the archive, for who looks again and again. Raises FindError if there is nothing, or something
         is lacking in between; relay errors.
         """
+        found = cls.load(settings, indexes)
+        if found is None:
+            raise FindError(f"the relay log {settings.relay.url} is empty: nothing has landed yet")
+        if found.gap is not None:
+            middle, gap = found.gap
+            raise FindError(
+                f"{settings.archive_url} and {settings.relay.url}: what was committed after {tso.text(middle)} through"
+                f" {tso.text(gap)} is in neither of them",
+                way_out=f"look at one side of it: --until {middle}, or --since {gap}",
+            )
+        return found
+
+    @classmethod
+    def load(cls, settings: Settings, indexes: SegmentIndexCache | None = None) -> HistoryLog | None:
+        """Return what there is, also with a gap in between; None if there is nothing. Raises relay errors."""
         relay, archive = settings.open_relay(), ArchiveLog.open(settings.archive_url, indexes=indexes)
         archived = archive.bounds()
         ranges = [found for found in (archived, _bounds(relay)) if found]
         if not ranges:
-            raise FindError(f"the relay log {relay.url} is empty: nothing has landed yet")
+            return None
         (begin, middle), (gap, end) = min(ranges), max(ranges)
-        if middle < gap:
-            raise FindError(
-                f"{archive.url} and {relay.url}: what was committed after {tso.text(middle)} through {tso.text(gap)} is"
-                " in neither of them",
-                way_out=f"look at one side of it: --until {middle}, or --since {gap}",
-            )
-        return cls(settings, begin, max(middle, end), archived or (0, 0), indexes)
+        between = (middle, gap) if middle < gap else None
+        return cls(settings, begin, max(middle, end), archived or (0, 0), indexes, between)
 
     @contextlib.contextmanager
     def held(self, what: str, since: int) -> Iterator[None]:

@@ -67,7 +67,7 @@ def plan_files(settings: Settings, request: FilesRequest) -> FilesPlan:
     """
     request.check()
     request = request.with_end(settings.open_relay())
-    past = RestoreSources.open(settings.archive_url, settings.relay.url, request.until)
+    past = RestoreSources.open(settings, request.until)
     return past.plan_with_fallback(lambda one: _plan_from(one, request))
 
 

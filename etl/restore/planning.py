@@ -41,7 +41,7 @@ def plan_restore(settings: Settings, request: RestoreRequest) -> RestorePlan:
         planner = _RestorePlanner(settings, request, past)
         return planner.plan(), planner.is_base_lacking
 
-    return RestoreSources.open(settings.archive_url, settings.relay.url, request.until).plan_with_fallback(planned)
+    return RestoreSources.open(settings, request.until).plan_with_fallback(planned)
 
 
 def plan_with(settings: Settings, request: RestoreRequest, past: RestoreSources) -> RestorePlan:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Self, TypeVar
 
 from sluice.etl.copy.snapshot_source import SnapshotSource
+from sluice.etl.history.history_log import HistoryLog
 from sluice.etl.restore.errors import RestoreError
 from sluice.etl.restore.lineage import TableLineage
-from sluice.relay import RelayError, RelayLog, WindowRecord
+from sluice.etl.settings import Settings
+from sluice.relay import RelayError, WindowRecord
 from sluice.relay.archive import Archive, ArchiveSegment, ArchiveSnapshot, SnapshotStore
 from sluice.tidb import tso
 
@@ -32,12 +35,12 @@ class LogExtent:
 
 @dataclass(frozen=True, slots=True)
 class RestoreSources:
-    """The archive at `archive`, and the relay log at `relay` with what is landed and not archived yet, up to `until`
-    (TSO). `oldest`: where the archive begins; `archived`: where it ends, `oldest` if it is empty.
+    """The archive, and what is landed and not archived yet, up to `until` (TSO). `oldest`: where the archive begins;
+    `archived`: where it ends, `oldest` if it is empty.
     """
 
     archive: Archive
-    relay: RelayLog
+    log: HistoryLog
     until: int
     cluster_id: int
     oldest: int
@@ -45,20 +48,17 @@ class RestoreSources:
     base: ArchiveSnapshot | None
 
     @classmethod
-    def open(cls, archive_url: str, relay_url: str, until: int, base: str | None = None) -> Self:
+    def open(cls, settings: Settings, until: int, base: str | None = None) -> Self:
         """`base`: the id of the one to be used, "" for none; None: the latest one before `until`. Raises RestoreError
         if the moment isn't there, RelayGapError, RelayCorruptError, OSError.
         """
-        archive, relay = Archive.open(archive_url), RelayLog.open(relay_url)
-        first, last = archive.first(), archive.last()
-        newest = relay.last()
-        begins = first or relay.first()
-        if begins is None:
-            raise RestoreError(f"neither {archive_url} nor {relay_url} holds anything")
-        end = max(last.hi if last else 0, newest.hi if newest else 0)
-        if until > end:
+        archive, log = Archive.open(settings.archive_url), HistoryLog.load(settings)
+        begins = archive.first() or settings.open_relay().first()
+        if log is None or begins is None:
+            raise RestoreError(f"neither {settings.archive_url} nor {settings.relay.url} holds anything")
+        if until > log.last:
             raise RestoreError(
-                f"{tso.text(until)} isn't landed yet: what was committed through {tso.text(end)} is there"
+                f"{tso.text(until)} isn't landed yet: what was committed through {tso.text(log.last)} is there"
             )
         oldest = begins.lo
         bases = SnapshotStore(archive.storage)
@@ -70,10 +70,10 @@ class RestoreSources:
             found = bases.get(base) if base else None
         if found is None and until < oldest:
             raise RestoreError(
-                f"the archive {archive_url} begins at {tso.text(oldest)}, and there is no base before"
+                f"the archive {settings.archive_url} begins at {tso.text(oldest)}, and there is no base before"
                 f" {tso.text(until)}: `sluice archive status` says from when on one can restore"
             )
-        return cls(archive, relay, until, begins.cluster_id, oldest, last.hi if last else oldest, found)
+        return cls(archive, log, until, begins.cluster_id, oldest, log.archived[1] or oldest, found)
 
     def before(self) -> Self | None:
         """The same past from the base before; then without one, from where the archive begins; None behind that."""
@@ -119,14 +119,13 @@ class RestoreSources:
 
     def windows(self) -> Iterator[WindowRecord]:
         """From there to the moment, those that aren't archived yet as they are landed."""
-        if self.since < self._archived_until:
-            yield from self.archive.log.windows(self.since, self._archived_until)
-        yield from self.unarchived()
+        return self._windows(self.since)
 
     def volumes(self) -> Iterator[ArchiveSegment]:
         """Those of the archive that are needed."""
-        if self.since < self._archived_until:
-            yield from self.archive.volumes(self.since, self._archived_until)
+        until = min(self.until, self.archived)
+        if self.since < until:
+            yield from self.archive.volumes(self.since, until)
 
     def share(self, volume: ArchiveSegment) -> float:
         """About how much of a volume lies between there and the moment."""
@@ -149,12 +148,9 @@ class RestoreSources:
                 size += sum(part.bytes for part in window.parts)
         return LogExtent(windows + unarchived, unarchived, changes, size)
 
-    @property
-    def _archived_until(self) -> int:
-        return min(self.until, self.archived)
-
     def unarchived(self) -> Iterator[WindowRecord]:
         """Those that are needed, and aren't archived yet."""
-        at = max(self.since, self.archived)
-        if at < self.until:
-            yield from self.relay.windows(at, self.until)
+        return self._windows(max(self.since, self.archived))
+
+    def _windows(self, since: int) -> Iterator[WindowRecord]:
+        return itertools.chain.from_iterable(part.windows() for part in self.log.ranges(since, self.until))

@@ -57,7 +57,7 @@ def base_at(settings: Settings, ts: int) -> ArchiveSnapshot:
     name, bases = snapshot_id(ts, "test"), Archive.open(settings.archive_url).bases
     bases.begin(name, PendingSnapshot("test"))
     past = tables_as_of(settings, ts, ("*.*",), run=run_locally)
-    lineage = RestoreSources.open(settings.archive_url, settings.relay.url, ts).lineage()
+    lineage = RestoreSources.open(settings, ts).lineage()
     files = past.files(f"bases/{name}")
     tables = (
         SnapshotTable(table.schema_name, table.name, table.to_json(), tuple(files.get(table.full_name, ())))
