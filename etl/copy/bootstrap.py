@@ -21,10 +21,10 @@ from sluice.etl.copy.table_creator import TableCreator
 from sluice.etl.downstream import CheckpointTable, MySQLSession
 from sluice.etl.downstream.ownership import downstream_name
 from sluice.etl.settings import Settings
-from sluice.relay.jobs import DONE, FINAL_STATES, Job, JobRun, Jobs, Runner, WriteScope
+from sluice.relay.jobs import DONE, Job, JobRun, Jobs, Runner, WriteScope
 from sluice.relay.retention import Consumers, consumer_name
 
-__all__ = ["KIND", "BootstrapPlanner", "find_finished_job", "find_open_job"]
+__all__ = ["KIND", "BootstrapPlanner", "find_finished_job"]
 
 KIND = "bootstrap"
 
@@ -59,7 +59,7 @@ class BootstrapPlanner:
         """What `run` would do, and in `problems` what hinders it. Nothing is written. `into`: databases downstream that
         may hold other tables. Raises CopyError, DownstreamError.
         """
-        begun = find_open_job(self._jobs)
+        begun = self._jobs.find_open(KIND)
         if begun is not None and (kept := begun.plan()) is not None:
             return CopyPlan.from_json(kept)
         done = find_finished_job(self._jobs)
@@ -94,7 +94,7 @@ class BootstrapPlanner:
         this one if it was asked for the same. Raises CopyError for what hinders it, JobOverlapError.
         """
         asked = BootstrapSpec(self._source.spec(), self._globs, tuple(into))
-        job = find_open_job(self._jobs)
+        job = self._jobs.find_open(KIND)
         if job is not None and job.spec.asked != asked.to_json():
             raise CopyError(
                 f"the job {job.id} of {self._relay.url} was begun for something else, and isn't done:"
@@ -136,15 +136,6 @@ class BootstrapPlanner:
         return made
 
 
-def find_open_job(jobs: Jobs) -> Job | None:
-    """The bootstrap that isn't over; None if there is none."""
-    return next((job for job in _bootstrap_jobs(jobs) if job.entry().state not in FINAL_STATES), None)
-
-
 def find_finished_job(jobs: Jobs) -> Job | None:
     """The last bootstrap that is done; None if there is none."""
-    return next((job for job in reversed(_bootstrap_jobs(jobs)) if job.entry().state == DONE), None)
-
-
-def _bootstrap_jobs(jobs: Jobs) -> list[Job]:
-    return [job for job in jobs.list() if job.spec.kind == KIND]
+    return next((job for job in reversed(jobs.list()) if job.spec.kind == KIND and job.entry().state == DONE), None)

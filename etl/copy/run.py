@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Self
 
-from sluice.etl.copy.bootstrap import BootstrapPlanner, find_open_job
+from sluice.etl.copy.bootstrap import KIND, BootstrapPlanner
 from sluice.etl.copy.bootstrap_run import BootstrapRun, BootstrapSummary, CopyProgressCounts
 from sluice.etl.copy.copy_source_cluster import SourceCluster
 from sluice.etl.copy.definitions import SourceSchema
@@ -118,7 +118,7 @@ class BootstrapSession:
 
     def begin(self, wish: BootstrapRequest) -> Job:
         """The job, see `BootstrapPlanner.begin`."""
-        if find_open_job(Jobs.for_pipeline(self._settings.open_relay())) is None and (found := self.problems()):
+        if Jobs.for_pipeline(self._settings.open_relay()).find_open(KIND) is None and (found := self.problems()):
             plan = self.bootstrap.plan(wish.into)
             raise CopyError("\n".join((*plan.problems, *found)))
         return self.bootstrap.begin(wish.into, wish.by)
@@ -239,7 +239,7 @@ def _open_source(settings: Settings, url: str, options: DumplingOptions) -> RowS
 
 def _open_snapshot(settings: Settings, name: str) -> RowSource:
     """The base of that name; without one that of the copy that was begun, else the youngest."""
-    job = find_open_job(Jobs.for_pipeline(settings.open_relay()))
+    job = Jobs.for_pipeline(settings.open_relay()).find_open(KIND)
     begun = {} if job is None else BootstrapSpec.from_json(job.spec.asked).source
     if not name and begun.get("kind") == "base" and begun.get("url") == settings.archive_url:
         return SnapshotSource.from_spec(begun)
@@ -250,6 +250,6 @@ def _open_tidb(settings: Settings) -> TidbSql:
     """TiDB as it is now; where a copy from there was begun, as it was then."""
     address = TidbAddress.from_settings(settings.upstream)
     now = TidbSql.now(address)
-    job = find_open_job(Jobs.for_pipeline(settings.open_relay()))
+    job = Jobs.for_pipeline(settings.open_relay()).find_open(KIND)
     begun = {} if job is None else BootstrapSpec.from_json(job.spec.asked).source
     return TidbSql.from_spec(begun) if begun == {**now.spec(), "position": begun.get("position")} else now

@@ -37,8 +37,8 @@ def create_or_resume_files(settings: Settings, request: FilesRequest, by: str) -
 
 def find_open_files_job(settings: Settings, request: FilesRequest) -> Job | None:
     """The job that was asked for the same and isn't over. Raises relay errors, OSError."""
-    open_now = (job for job in Jobs.for_pipeline(settings.open_relay()).unfinished() if job.spec.kind == FILES_KIND)
-    return next((job for job in open_now if request.is_same(FilesRequest.from_json(job.spec.asked))), None)
+    jobs = Jobs.for_pipeline(settings.open_relay())
+    return jobs.find_open(FILES_KIND, lambda asked: request.is_same(FilesRequest.from_json(asked)))
 
 
 def run_files(settings: Settings, job: Job, runner: Runner, *, compute: PlanExecutor | None = None) -> FilesSummary:

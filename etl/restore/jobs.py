@@ -48,8 +48,8 @@ def create_or_resume(settings: Settings, request: RestoreRequest, by: str) -> Jo
 
 def find_open_job(settings: Settings, request: RestoreRequest) -> Job | None:
     """The job that was asked for the same and isn't over. Raises relay errors, OSError."""
-    open_now = (job for job in Jobs.for_pipeline(settings.open_relay()).unfinished() if job.spec.kind == KIND)
-    return next((job for job in open_now if request.is_same(RestoreRequest.from_json(job.spec.asked))), None)
+    jobs = Jobs.for_pipeline(settings.open_relay())
+    return jobs.find_open(KIND, lambda asked: request.is_same(RestoreRequest.from_json(asked)))
 
 
 def run_restore(

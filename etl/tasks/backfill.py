@@ -12,7 +12,7 @@ from sluice.etl.copy.backfill.request import BackfillRequest
 from sluice.etl.copy.backfill.run import KIND, create_backfill, plan_backfill, run_backfill
 from sluice.etl.copy.form import names_from_lines
 from sluice.etl.settings import Settings
-from sluice.relay.jobs import DONE, Job, Jobs, NotDoneError, Runner, log_progress
+from sluice.relay.jobs import DONE, Jobs, NotDoneError, Runner, log_progress
 
 __all__ = ["NotDoneError", "RowsDifferError", "begin", "work"]
 
@@ -35,7 +35,8 @@ def begin(settings: Settings, said: Mapping[str, Any], run_id: str) -> dict[str,
         said["rows_per_second"] or 0,
     )  # fmt: skip
     request.check()
-    if not said["plan_only"] and (begun := _find_open_job(settings, request)) is not None:
+    is_same = lambda asked: asked == request.to_json()  # noqa: E731
+    if not said["plan_only"] and (begun := _jobs(settings).find_open(KIND, is_same, planned=True)) is not None:
         log.info("going on with the job %s, which was asked for the same", begun.id)
         return {"plan": begun.plan(), "job": begun.id}
     plan = plan_backfill(settings, request)
@@ -67,11 +68,6 @@ def work(settings: Settings, name: str | None, run_id: str) -> dict[str, Any]:
     if summary.mode == "compare" and summary.differing:
         raise RowsDifferError(f"{summary.differing} rows differ: {dict(summary.tables)}")
     return summary.to_json()
-
-
-def _find_open_job(settings: Settings, request: BackfillRequest) -> Job | None:
-    found = (job for job in _jobs(settings).unfinished() if job.spec.kind == KIND)
-    return next((job for job in found if job.spec.asked == request.to_json() and job.plan() is not None), None)
 
 
 def _jobs(settings: Settings) -> Jobs:

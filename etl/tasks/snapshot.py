@@ -15,7 +15,7 @@ from sluice.etl.history.snapshots.run import KIND, create_snapshot, plan_snapsho
 from sluice.etl.settings import Settings
 from sluice.etl.tasks.airflow_run import is_scheduled
 from sluice.relay.archive import Archive
-from sluice.relay.jobs import DONE, Job, Jobs, NotDoneError, Runner
+from sluice.relay.jobs import DONE, Jobs, NotDoneError, Runner
 from sluice.tidb import tso
 
 __all__ = ["NotDoneError", "begin", "work"]
@@ -35,7 +35,9 @@ def begin(settings: Settings, said: Mapping[str, Any], run_id: str) -> str | Non
         said["source"] or settings.archive.bases_from or AUTO, full=said["full"],
         options=DumplingOptions(escapes=said["escape_backslash"]),
     )  # fmt: skip
-    if not said["plan_only"] and (begun := _find_open_job(settings, wish)) is not None:
+    jobs = Jobs.for_pipeline(settings.open_relay())
+    is_same = lambda asked: wish.source == AUTO or asked == wish.to_json()  # noqa: E731
+    if not said["plan_only"] and (begun := jobs.find_open(KIND, is_same, planned=True)) is not None:
         log.info("going on with the job %s", begun.id)
         return begun.id
     plan = plan_snapshot(settings, wish)
@@ -69,11 +71,3 @@ def not_due(settings: Settings) -> str:
     if youngest is not None and tso.physical_ms(youngest.ts) + every_ms > time.time() * 1000:
         return f"the base {youngest.id} is younger than [archive] bases-every = {settings.archive.bases_every}"
     return ""
-
-
-def _find_open_job(settings: Settings, wish: SnapshotRequest) -> Job | None:
-    """A job that isn't over: of this wish, or of any where it is for Sluice to choose."""
-    jobs = Jobs.for_pipeline(settings.open_relay())
-    found = [job for job in jobs.unfinished() if job.spec.kind == KIND and job.plan() is not None]
-    asked = wish.to_json()
-    return next((job for job in found if wish.source == AUTO or job.spec.asked == asked), None)

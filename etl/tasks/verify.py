@@ -12,7 +12,7 @@ from sluice.etl.tasks.airflow_run import is_scheduled
 from sluice.etl.verify.errors import UnequalError
 from sluice.etl.verify.request import AUTO, VerifyRequest
 from sluice.etl.verify.run import KIND, create_verify, run_verify
-from sluice.relay.jobs import DONE, Job, Jobs, NotDoneError, Runner
+from sluice.relay.jobs import DONE, Jobs, NotDoneError, Runner
 from sluice.relay.verification_log import CONTINUOUS, Verifications
 
 __all__ = ["NotDoneError", "begin", "work"]
@@ -32,7 +32,8 @@ def begin(settings: Settings, said: Mapping[str, Any], run_id: str) -> str | Non
         return None
     tables = tuple(one.strip() for one in said["tables"] or () if one.strip())
     request = VerifyRequest(tables, said["how"] or AUTO)
-    if (begun := _find_open_job(settings, request)) is not None:
+    jobs = Jobs.for_pipeline(settings.open_relay())
+    if (begun := jobs.find_open(KIND, lambda asked: asked == request.to_json(), planned=True)) is not None:
         log.info("going on with the job %s", begun.id)
         return begun.id
     return create_verify(settings, request, f"airflow {run_id}").id
@@ -62,9 +63,3 @@ def not_due(settings: Settings) -> str:
     if last is not None and last.at_ms + every_ms > time.time() * 1000:
         return f"{last.job} compared both sides less than [verify] every = {settings.verify.every} ago"
     return ""
-
-
-def _find_open_job(settings: Settings, request: VerifyRequest) -> Job | None:
-    jobs = Jobs.for_pipeline(settings.open_relay())
-    found = [job for job in jobs.unfinished() if job.spec.kind == KIND and job.plan() is not None]
-    return next((job for job in found if job.spec.asked == request.to_json()), None)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -129,6 +129,15 @@ class Jobs:
     def unfinished(self) -> list[Job]:
         """The jobs that aren't over, oldest first, also those that touch nothing."""
         return [job for job in self._unfinished() if self._is_own(job.spec)]
+
+    def find_open(
+        self, kind: str, is_same: Callable[[Mapping[str, Any]], bool] = lambda _: True, *, planned: bool = False
+    ) -> Job | None:
+        """Return the oldest unfinished job of a kind whose request `is_same` accepts, or None. `planned`: only a job
+        whose plan is saved.
+        """
+        found = (job for job in self.unfinished() if job.spec.kind == kind and is_same(job.spec.asked))
+        return next((job for job in found if not planned or job.plan() is not None), None)
 
     def _unfinished(self) -> list[Job]:
         found = (self._job(spec) for spec in self._register.load().open)

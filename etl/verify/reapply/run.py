@@ -15,7 +15,7 @@ from sluice.etl.verify.reapply.plan import make_replay_plan
 from sluice.etl.verify.reapply.repair_run import repaired_tables, run_repair
 from sluice.etl.verify.reapply.request import ReplayRequest
 from sluice.etl.verify.reapply.summary import KIND, ReplaySummary, consumer_of
-from sluice.relay.jobs import CANCELLED, FINAL_STATES, Job, JobCounts, Jobs, Runner, TableProgress, WriteScope
+from sluice.relay.jobs import CANCELLED, Job, JobCounts, Jobs, Runner, TableProgress, WriteScope
 from sluice.relay.retention import Consumers
 
 
@@ -26,10 +26,9 @@ def create_or_resume(settings: Settings, request: ReplayRequest, by: str) -> Job
     """
     relay = settings.open_relay()
     jobs = Jobs.for_pipeline(relay)
-    for job in jobs.list():
-        is_open = job.spec.kind == KIND and job.entry().state not in FINAL_STATES
-        if is_open and request.is_same(ReplayRequest.from_json(job.spec.asked)):
-            return job
+    found = jobs.find_open(KIND, lambda asked: request.is_same(ReplayRequest.from_json(asked)))
+    if found is not None:
+        return found
     request = request.with_end(relay)
     if problems := make_replay_plan(settings, request).problems:
         raise ReplayRangeError("\n".join(problems))

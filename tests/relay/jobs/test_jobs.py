@@ -34,6 +34,7 @@ from sluice.relay.jobs import (
     Jobs,
     LeaseLostError,
     Runner,
+    StopRequested,
     TableProgress,
     WriteScope,
 )
@@ -86,6 +87,39 @@ def test_what_a_job_touched_is_free_once_it_is_over_and_not_before(jobs: Jobs) -
     with job.run(Runner("a test")) as run:
         run.end(CANCELLED)
     assert a_job(jobs, "d.a").id == "backfill-2"
+
+
+def test_the_open_job_that_is_found_is_the_oldest_of_its_kind_with_that_request(jobs: Jobs) -> None:
+    over, other, first, second = (
+        a_job(jobs, "shop.a", kind="verify"), a_job(jobs, "shop.b", kind="base"),
+        a_job(jobs, "shop.c", kind="verify"), a_job(jobs, "shop.d", kind="verify"),
+    )  # fmt: skip
+    with over.run(Runner("test")) as run:
+        run.end(DONE)
+    second.save_plan({"kind": "verify"})
+
+    def found(kind: str, *tables: str, planned: bool = False) -> str | None:
+        job = jobs.find_open(kind, lambda asked: not tables or asked["of"] == list(tables), planned=planned)
+        return job and job.id
+
+    assert (found("verify"), found("base"), found("drill")) == (first.id, other.id, None)
+    assert (found("verify", "shop.d"), found("verify", "shop.a")) == (second.id, None)
+    assert (found("verify", planned=True), found("verify", "shop.c", planned=True)) == (second.id, None)
+
+
+@pytest.mark.parametrize("order", [PAUSE, CANCEL])
+def test_an_order_ends_a_run_where_it_looks_for_one(jobs: Jobs, order: str) -> None:
+    job = a_job(jobs)
+    with job.run(Runner("test")) as run:
+        run.check_order()
+        assert run.should_continue()
+        job.order(order, "ann")
+        run.look()
+        assert not run.should_continue()
+        with pytest.raises(StopRequested) as stop:
+            run.check_order()
+        assert stop.value.order == order
+        run.end(PAUSED if order == PAUSE else CANCELLED)
 
 
 def test_a_process_that_died_before_it_could_say_so_stands_in_nobodys_way(
