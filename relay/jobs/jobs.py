@@ -1,14 +1,17 @@
 """The jobs of a relay log: what takes long and what a person asks for.
 
-jobs = Jobs(relay.storage, relay.pipeline)
-job = jobs.create("bootstrap", asked, Touches(downstream), by="ann@host")
-with job.run_as(Runner("sluice bootstrap")) as run:
-    run.begin_with(tables)
-    for chunk in chunks:
-        run.check()
-        if run.order: ...
-        run.did(table, Done(rows, bytes, 1))
-    run.end(DONE, result={...})
+jobs = Jobs.for_pipeline(relay)
+job = jobs.create("bootstrap", asked, WriteScope(downstream), by="ann@host")
+with job.run(Runner("sluice bootstrap")) as run:
+    run.set_totals(tables)
+    try:
+        for chunk in chunks:
+            run.check_order()
+            run.did(table, JobCounts(rows, bytes, 1))
+    except StopRequested:
+        run.end(CANCELLED if run.order == CANCEL else PAUSED)
+    else:
+        run.end(DONE, result={...})
 """
 
 from __future__ import annotations

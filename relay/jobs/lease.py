@@ -47,7 +47,7 @@ _RATE_WINDOW_S = 60.0
 
 
 class JobRun:
-    """One process's part in a run of a job; made by `Job.run_as`, used as a context.
+    """One process's part in a run of a job; made by `Job.run` or `Job.join`, used as a context.
 
     Left by an error, the job has failed with what it says; left by Ctrl-C it is paused. Left otherwise without `end`,
     it isn't over, and the next process of the group goes on with it. Where another process has taken the job meanwhile,
