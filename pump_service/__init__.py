@@ -1,6 +1,9 @@
-"""The Pump: takes TiDB's binlogs, keeps them durably in commit order, and gives them to readers.
+"""Run the pump: take TiDB's binlogs, keep them in commit order, give them to readers.
 
-`python -m pump_service -config pump.toml` runs one; `main(argv)` is the same from Python.
+Main types: `PumpServer` in `server` (put together), `Store` in `store` (value log, sorter, index),
+`BinlogIngest` in `ingest` (which client may write what). It speaks TiDB Binlog's own protocol and
+file formats. `python -m sluice.pump_service -config pump.toml` runs one; `main(argv)` is the same
+from Python. Why it loses no commit is in docs/explanation/no-loss.md. May import: tidb, errors.
 """
 
 from __future__ import annotations
@@ -11,7 +14,10 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a pump until it is paused or taken offline. Returns the exit code: 0, or 2 if it could not start."""
+    """Run a pump until it is paused or taken offline.
+
+    Returns exit code 0, or 2 if it can't start.
+    """
     from sluice.pump_service.command import main as run
 
     return run(argv)

@@ -1,4 +1,4 @@
-"""`python -m pump_service`."""
+"""Run `python -m sluice.pump_service`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The pump as a command: settings, log, signals, exit code."""
+"""Run the pump as a command: settings, log, signals, exit code."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ _LEVELS = {
     "error": logging.ERROR,
     "fatal": logging.CRITICAL,
 }
-# The loop's thread and the store's writer take turns; the default of 5 ms would be a long wait for either.
+# The event loop and the store's writer alternate; Python's default of 5 ms would delay both.
 _THREAD_SWITCH_INTERVAL_S = 0.0005
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a pump. Exit code 0 after a clean end, 2 with one line on standard error if it could not start."""
+    """Run a pump.
+
+    Returns exit code 0 after a clean end, 2 after a line on stderr if it can't start.
+    """
     arguments = sys.argv[1:] if argv is None else list(argv)
     if any(argument in ("-h", "-help", "--help") for argument in arguments):
         print(USAGE, end="")
@@ -59,13 +62,13 @@ def _run(config: Config) -> int:
 
     sys.setswitchinterval(_THREAD_SWITCH_INTERVAL_S)
     limit_arenas()
-    faulthandler.enable()  # if the interpreter itself crashes, what every thread did is on standard error
+    faulthandler.enable()  # a crash of the interpreter itself leaves all threads' stacks on stderr
     _log.info("open files: at most %d", raise_nofile_limit())
     pump = PumpServer(config)
-    asked: list[int] = []
+    signals: list[int] = []
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
-        asked.append(number)
+        signals.append(number)
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, on_signal)
@@ -75,18 +78,18 @@ def _run(config: Config) -> int:
         print(f"pump: {error}", file=sys.stderr)
         _log.error("the pump could not start: %s", error)
         return 2
-    done = 0
+    handled = 0
     trimmer = MallocTrimmer()
-    while not pump.wait(0.2):  # a signal handler only notes; locks are taken here
-        trimmer.now_and_then()
-        if len(asked) > done:
-            _log.info("got signal %s", signal.Signals(asked[-1]).name)
-            if done:
+    while not pump.wait(0.2):  # signal handlers only record: a lock taken in one could deadlock
+        trimmer.maybe_trim()
+        if len(signals) > handled:
+            _log.info("got signal %s", signal.Signals(signals[-1]).name)
+            if handled:
                 pump.hurry()
             pump.leave("pause")
             if pump.state == "closing":
                 pump.hurry()
-            done = len(asked)
+            handled = len(signals)
     return 0
 
 

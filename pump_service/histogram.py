@@ -1,4 +1,4 @@
-"""Counting in buckets, cheap enough for the path of every binlog; `/metrics` reads it when it is asked."""
+"""Count values in buckets, cheaply enough for every binlog; `/metrics` reads them on request."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ _MAX_DISTINCT = 4096
 
 
 def doubling_bounds(first: float, count: int) -> list[float]:
-    """`count` upper bounds, each twice the one before."""
+    """Return `count` upper bounds, each twice the previous one."""
     return [first * 2**i for i in range(count)]
 
 
 class Histogram:
-    """Observations counted under their upper bounds (inclusive). One thread observes, any thread reads."""
+    """Count observations per bucket (inclusive upper bounds).
+
+    One thread observes, any thread reads.
+    """
 
     __slots__ = ("_counts", "_sum", "bounds")
 
@@ -30,12 +33,12 @@ class Histogram:
         self._sum += value * times
 
     def read(self) -> tuple[list[int], float]:
-        """How many are in each bucket (the last has no bound), and the sum of all values."""
+        """Return the count of each bucket (the last has no bound), and the sum of all values."""
         return self._counts[:], self._sum
 
 
 class SizeHistogram(Histogram):
-    """Of whole numbers that repeat much, such as message sizes: a batch of them costs some 40 ns each."""
+    """Count whole numbers that repeat often, such as message sizes; about 40 ns each in a batch."""
 
     __slots__ = ("_recent",)
 
@@ -47,13 +50,14 @@ class SizeHistogram(Histogram):
         """Count each value once."""
         self._recent.update(values)
         if len(self._recent) > _MAX_DISTINCT:
-            # Replaced before it is counted: a reader in between misses a few for a moment, and never counts one twice.
+            # Replaced before counting: a concurrent read may briefly miss values, but never
+            # counts one twice.
             recent, self._recent = self._recent, Counter()
             for value, times in recent.items():
                 self.observe(value, times)
 
     def read(self) -> tuple[list[int], float]:
-        """As Histogram.read."""
+        """Return counts and sum, as Histogram.read does."""
         recent = self._recent.copy()
         counts, total = super().read()
         for value, times in recent.items():

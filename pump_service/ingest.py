@@ -1,4 +1,4 @@
-"""WriteBinlog's meaning: who may write what, and what is no binlog at all."""
+"""Decide which WriteBinlog calls are accepted, and turn them into records."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from sluice.tidb.codec.varint import encode_uvarint
 
 _log = logging.getLogger(__name__)
 
-_GRPC_UNKNOWN = 2  # gRPC status; what Go's grpc makes of any plain error, so what TiDB expects
+_GRPC_UNKNOWN = 2  # Go's grpc maps any plain error to this status, so TiDB expects it
 _MAX_TS = 2**63 - 1
-_ODD_FROM = 64 << 10  # larger payloads aren't parsed or measured, which would copy them
-_USUAL = 4096  # bytes of a request whose first bytes are remembered
+_MAX_PARSED_BYTES = 64 << 10  # larger payloads are walked: parsing would copy them
+_MAX_CACHED_HEAD_BYTES = 4096  # longer requests vary too much for `_heads`
 _TYPE_TAG = 8
-_SLOW_WRITE_S = 1.0  # a slower call is logged
-_REPORT_INTERVAL_S = 1.0  # but not more often
+_SLOW_WRITE_S = 1.0  # slower calls are logged
+_REPORT_INTERVAL_S = 1.0  # at most one such log line per interval
 
 
 class WriteRejected(Signal):
-    """A call that isn't written: gRPC `status` and the `text` that TiDB sees."""
+    """Reject a WriteBinlog call: `status` is the gRPC status, `text` the message that TiDB sees."""
 
     def __init__(self, text: str, status: int = _GRPC_UNKNOWN) -> None:
         super().__init__(text)
@@ -40,10 +40,11 @@ class WriteRejected(Signal):
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRules:
-    """On which terms a binlog is taken: from this cluster, not from the future, and as the node's `state()` has it.
+    """State which binlogs are accepted: cluster id, node state, limit for timestamps.
 
-    Only an online pump takes Prewrites and probes; Commits and Rollbacks are taken in every state (`pausing` …), so
-    that open transactions can end. Fake binlogs are a pump's own.
+    Only an online pump accepts Prewrites and probes. Commits and Rollbacks are accepted in every
+    state (`pausing` …), so that open transactions can end. Fake binlogs are written by the pump
+    itself.
     """
 
     cluster_id: int
@@ -52,7 +53,7 @@ class AdmissionRules:
 
 
 class BinlogIngest:
-    """Admits binlogs and hands them to the store."""
+    """Admit binlogs and hand them to the store."""
 
     def __init__(self, terms: AdmissionRules, store: Store, metrics: PumpMetrics, origins: ClientLiveness) -> None:
         cluster_id = self._cluster_id = terms.cluster_id
@@ -60,28 +61,31 @@ class BinlogIngest:
         self._store = store
         self._metrics = metrics
         self._origins = origins
-        # WriteBinlogReq{clusterID=1, payload=2} of a right client begins with these bytes.
+        # A valid client's WriteBinlogReq{clusterID=1, payload=2} begins with these bytes.
         self._prefix = b"\x08" + encode_uvarint(cluster_id) + b"\x12"
         self._prefix_end = len(self._prefix)
         self._heads: dict[int, bytes] = {}
-        """the same and the payload's length, by the length of a request that came"""
+        """First bytes of a request up to its payload (prefix and payload length), by request
+        length.
+        """
         self._parse = pb.binlog.Binlog.FromString
         self.last_call = time.monotonic()
         self._reported = 0.0
 
     def admit(self, data: bytes, begin: int = 0, end: int | None = None) -> Record | None:
-        """The record in the WriteBinlogReq at data[begin:end]; None for a probe (it succeeds, nothing is written).
-        Raises Refused.
+        """Return the record in the WriteBinlogReq at data[begin:end].
+
+        Returns None for a probe, which succeeds without writing. Raises WriteRejected.
         """
         if end is None:
             end = len(data)
-        # Nearly every request begins as one of the same length does: the cluster, and how long the payload is.
+        # Nearly all requests of one length share their first bytes: cluster id and payload length.
         head = self._heads.get(end - begin)
         if head is not None and data.startswith(head, begin, end):
             payload = data[begin + len(head) : end]
         else:
             payload = self._payload(data, begin, end)
-        if len(payload) > _ODD_FROM:
+        if len(payload) > _MAX_PARSED_BYTES:
             tp, start, commit = _walk(payload)
         else:
             try:
@@ -91,10 +95,11 @@ class BinlogIngest:
             tp = binlog.tp
             start = binlog.start_ts
             commit = binlog.commit_ts
-            # An unknown tp is dropped by the parser, which would make a Prewrite of it: look at the bytes themselves.
+            # The parser drops an unknown tp, which would turn it into a Prewrite: check the bytes.
             if payload and (payload[0] != _TYPE_TAG or payload[1] != tp or tp > ROLLBACK):
                 tp = _checked_type(payload, binlog)
-            # Encoded as protobuf itself would, nothing is there twice; only a negative int32 may take fewer bytes.
+                # Equal to protobuf's own encoded size: no field occurs twice. Only a negative int32
+            # may take fewer bytes.
             odd = binlog.ByteSize() != len(payload) or binlog.ddl_schema_state < 0
             if odd and payload and stored_head(payload) != (tp, start, commit):
                 raise WriteRejected(_not_a_binlog(payload, "its type or timestamps are there more than once"))
@@ -114,18 +119,20 @@ class BinlogIngest:
         limit = self._time_limit
         if (start > limit.limit or commit > limit.limit) and limit.exceeded(max(start, commit)):
             raise WriteRejected(_not_a_binlog(payload, limit.describe(max(start, commit))))
-        if tp == ROLLBACK and commit:  # in the index it would take the place of what committed then
+        if tp == ROLLBACK and commit:  # its index entry would replace that of a commit at that ts
             raise WriteRejected(_not_a_binlog(payload, f"a Rollback has no commit_ts, it has {commit}"))
         return Record(tp, start, commit, payload)
 
-    def usual(self) -> tuple[bytes, int, bool, type[Record]]:
-        """What a request may hold now to be taken without `admit`: how it begins, up to the payload's length, the
-        highest timestamp, whether Prewrites are taken, and what a record is.
+    def fast_admission(self) -> tuple[bytes, int, bool, type[Record]]:
+        """Return the conditions under which a request needs no `admit`.
+
+        These are the request's first bytes up to the payload's length, the highest timestamp,
+        whether Prewrites are accepted, and the type of a record.
         """
         return self._prefix, self._time_limit.limit, self._state() == "online", Record
 
     def connect(self, ip: str) -> ClientConnection:
-        """A connection from that address; to be closed when it is lost."""
+        """Return a ClientConnection for that address; the caller closes it."""
         return self._origins.connect(ip)
 
     def submit(
@@ -137,18 +144,18 @@ class BinlogIngest:
         here: bool = False,
         later: bool = False,
     ) -> None:
-        """As Store.submit; `origin`: the connection they came over, if that is known."""
-        if self._origins.sent(records, origin):
+        """Submit records as Store.submit does; `origin` is their connection, None if unknown."""
+        if self._origins.record_prewrites(records, origin):
             self._store.submit(records, done, here=here, later=later)
         else:
             self._store.submit_checked(records, done, origin.ip if origin else "")
 
     def flush(self) -> None:
-        """As Store.flush."""
+        """Call Store.flush."""
         self._store.flush()
 
     def observe(self, seconds: float, calls: int, *, ok: bool) -> None:
-        """Count calls that the store answered together, `seconds` after they came."""
+        """Count `calls` that the store answered together, `seconds` after they arrived."""
         self.last_call = time.monotonic()
         self._metrics.rpc.observe(seconds, calls, ("WriteBinlog", "succ" if ok else "fail"))
         if not ok:
@@ -157,8 +164,8 @@ class BinlogIngest:
         if seconds >= _SLOW_WRITE_S:
             self._report_slow(seconds, calls)
 
-    def refused(self) -> None:
-        """Count a call that never reached the store."""
+    def count_rejected(self) -> None:
+        """Count a call that was rejected before the store."""
         self.last_call = time.monotonic()
         self._metrics.rpc.observe(0.0, 1, ("WriteBinlog", "fail"))
         self._metrics.lost += 1
@@ -169,7 +176,11 @@ class BinlogIngest:
             _log.warning("WriteBinlog took %.1f s (%d calls answered together)", seconds, calls)
 
     def _check_space(self) -> None:
-        """A probe writes nothing, but TiDB must not come back while its binlogs would be refused."""
+        """Reject a probe while the store is not writable.
+
+        A probe writes nothing, but TiDB must not return to this pump while its binlogs would be
+        rejected.
+        """
         stats = self._store.stats()
         if not stats.writable:
             threshold = self._store.options.stop_write_at_available_space
@@ -177,7 +188,7 @@ class BinlogIngest:
             raise WriteRejected("the store has failed, see the pump's log" if stats.failed else str(error))
 
     def _payload(self, data: bytes, begin: int, end: int) -> bytes:
-        """The payload of the request, by its bytes if they are as every client writes them."""
+        """Return the request's payload; protobuf parses only requests with unusual bytes."""
         if data.startswith(self._prefix, begin, end):
             pos = begin + self._prefix_end
             size = shift = 0
@@ -186,7 +197,7 @@ class BinlogIngest:
                 size |= (byte & 0x7F) << shift
                 if byte < 0x80:
                     if size == end - pos:
-                        if end - begin <= _USUAL:
+                        if end - begin <= _MAX_CACHED_HEAD_BYTES:
                             self._heads[end - begin] = data[begin:pos]
                         return data[pos:end]
                     break
@@ -205,8 +216,9 @@ class BinlogIngest:
 
 
 def _walk(payload: bytes) -> tuple[int, int, int]:
-    """tp, start_ts and commit_ts of a large message, which protobuf's objects would copy. Refused if one isn't there
-    once at most.
+    """Return tp, start_ts and commit_ts of a large message without copying it.
+
+    protobuf's objects would copy it. Raises WriteRejected if one of the fields occurs twice.
     """
     seen: dict[int, int] = {}
     try:
@@ -228,7 +240,7 @@ def _walk(payload: bytes) -> tuple[int, int, int]:
 
 
 def _checked_type(payload: bytes, binlog: pb.binlog.Binlog) -> int:
-    """The type of a binlog whose bytes aren't in the usual order."""
+    """Return the type of a binlog whose fields are not in the usual order."""
     if binlog.HasField("tp"):
         tp = int(binlog.tp)
         if tp <= ROLLBACK:

@@ -1,4 +1,4 @@
-"""What a pump does by itself: fake binlogs when it is idle, garbage collection, and waiting until it may go offline."""
+"""Write fake binlogs, collect garbage, push metrics, and wait until the pump may go offline."""
 
 from __future__ import annotations
 
@@ -20,21 +20,24 @@ from sluice.tidb.etcd import NodeStatus
 _log = logging.getLogger(__name__)
 
 _DRAINER_CHECK_INTERVAL_S = 600.0
-_GC_EVERY = 6  # checks of the drainers: an hour
-_LATE_DRAINER_S = 72_000.0  # a drainer this close to what is purged is reported; less if less is kept
+_CHECKS_PER_GC = 6  # one garbage collection an hour
+_LATE_DRAINER_S = 72_000.0  # drainers this close to the purged range are reported
 _CHECK_INTERVAL_S = 1.0
 _REPORT_INTERVAL_S = 30.0
 _WRITE_TIMEOUT_S = 10.0
 
 
 def fake_binlog(ts: int) -> Record:
-    """A binlog that holds nothing and says that everything up to `ts` has been written: start_ts == commit_ts."""
+    """Return a binlog without changes, which shows that all commits up to `ts` are written.
+
+    Its start_ts equals its commit_ts.
+    """
     message = pb.binlog.Binlog(tp=pb.binlog.Rollback, start_ts=ts, commit_ts=ts, ddl_job_id=0, ddl_schema_state=0)
     return Record(2, ts, ts, message.SerializeToString())
 
 
 class MaintenanceTasks:
-    """Background threads; `start` and `stop`. Failures are logged and tried again at the next turn."""
+    """Run the background threads. Failures are logged and retried in the next round."""
 
     def __init__(
         self,
@@ -56,7 +59,7 @@ class MaintenanceTasks:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads."""
         for name, target in (("pump-fakes", self._write_fakes), ("pump-gc", self._watch_drainers)):
             thread = threading.Thread(target=target, name=name, daemon=True)
             thread.start()
@@ -66,7 +69,7 @@ class MaintenanceTasks:
             self._threads[-1].start()
 
     def stop(self) -> None:
-        """End the threads; waits a moment, once, for what they are doing."""
+        """Stop the threads; the first call waits up to 1 s for their current work."""
         if self._stop.is_set():
             return
         self._stop.set()
@@ -75,7 +78,10 @@ class MaintenanceTasks:
             thread.join(max(deadline - time.monotonic(), 0))
 
     def write_fake(self) -> int:
-        """Write a fake binlog and wait until it is durable; its TSO. Raises what PD or the store raise."""
+        """Write a fake binlog, wait until it is durable, and return its TSO.
+
+        Raises TimeoutError, and the errors of PD and of the store.
+        """
         ts = self._clock.fresh()
         durable = threading.Event()
         verdict: list[BaseException | None] = []
@@ -92,15 +98,16 @@ class MaintenanceTasks:
         return ts
 
     def wait_safe_to_offline(self, hurry: threading.Event) -> bool:
-        """Until every drainer that isn't offline has all that this pump holds, which `drained_ts` says then; False if
-        `hurry` came first.
+        """Wait until every drainer that isn't offline has read all data of this pump.
+
+        Sets `drained_ts` to that position. Returns False if `hurry` is set first.
         """
         ts = None
         while ts is None:
             try:
                 ts = self.write_fake()
             except Exception as error:
-                _log.error("going offline: no fake binlog could be written, trying again: %s", error)
+                _log.error("going offline: can't write a fake binlog, retrying: %s", error)
                 if hurry.wait(_CHECK_INTERVAL_S):
                     return False
         while self._store.max_commit_ts < ts or not self._store.all_matched():
@@ -123,12 +130,12 @@ class MaintenanceTasks:
                     )
                 self.write_fake()  # keeps the drainers moving
             except Exception as error:
-                _log.error("going offline: trying again: %s", error)
+                _log.error("going offline: retrying: %s", error)
             if hurry.wait(_CHECK_INTERVAL_S):
                 return False
 
     def collect_garbage(self) -> bool:
-        """Start a round in the background; False if one is under way."""
+        """Start a round in the background; return False if one is running."""
         if not self._collecting.acquire(blocking=False):
             return False
         threading.Thread(target=self._collect, name="pump-gc-round", daemon=True).start()
@@ -136,15 +143,15 @@ class MaintenanceTasks:
 
     def _collect(self) -> None:
         try:
-            # The earlier of two clocks: neither a wrong one here nor one at PD may purge what is young.
+            # The earlier of two clocks, so that no single wrong clock purges recent data.
             now_ms = min(int(time.time() * 1000), tso.physical_ms(self._clock.fresh()))
             until = tso.span(now_ms - int(self._config.gc_s * 1000))
             readers = self._readers()
             for reader in readers:
                 if reader.max_commit_ts < until:
                     _log.warning(
-                        "garbage collection stops at commit ts %d, as far as drainer %s (%s) has read; "
-                        "if that drainer is gone for good: `sluice drainers offline %s --gone`",
+                        "garbage collection stops at commit ts %d, the position of drainer %s (%s);"
+                        " if that drainer is gone for good: `sluice drainers offline %s --gone`",
                         reader.max_commit_ts,
                         reader.node_id,
                         reader.state,
@@ -154,8 +161,8 @@ class MaintenanceTasks:
             if until > 0:
                 self._store.gc(until)
             self._check(readers)
-        except SluiceError as error:  # etcd or PD is away
-            _log.warning("garbage collection has to wait for its next turn: %s", error)
+        except SluiceError as error:  # etcd or PD is unreachable
+            _log.warning("garbage collection is skipped until the next round: %s", error)
         except Exception:
             _log.exception("garbage collection failed")
         finally:
@@ -165,7 +172,10 @@ class MaintenanceTasks:
         return [drainer for drainer in self._registry.drainers() if drainer.state != OFFLINE]
 
     def _check(self, readers: Sequence[NodeStatus]) -> None:
-        """Report drainers that are close to what is purged; garbage collection waits for them, and the disk fills."""
+        """Report drainers close to the purged range.
+
+        Garbage collection waits for them, so the disk fills.
+        """
         gc_ts = self._store.gc_ts
         margin_ms = int(min(_LATE_DRAINER_S, self._config.gc_s / 8) * 1000)
         for reader in readers:
@@ -173,9 +183,9 @@ class MaintenanceTasks:
                 counts = self._metrics.late_drainers
                 counts[reader.node_id] = counts.get(reader.node_id, 0) + 1
                 _log.error(
-                    "drainer %s (%s) has read through commit ts %d, everything through %d is purged: nothing is purged "
-                    "beyond what it has read, so the disk fills; start it; if it is gone for good:"
-                    " `sluice drainers offline %s --gone`",
+                    "drainer %s (%s) is at commit ts %d, close to the purged range, which ends at %d:"
+                    " garbage collection waits for it, so the disk fills; start the drainer, or if it"
+                    " is gone for good: `sluice drainers offline %s --gone`",
                     reader.node_id,
                     reader.state,
                     reader.max_commit_ts,
@@ -187,13 +197,13 @@ class MaintenanceTasks:
         for turn in itertools.count(1):
             if self._stop.wait(_DRAINER_CHECK_INTERVAL_S):
                 return
-            if turn % _GC_EVERY == 0:
+            if turn % _CHECKS_PER_GC == 0:
                 self.collect_garbage()
                 continue
             try:
                 self._check(self._readers())
             except Exception as error:
-                _log.error("the drainers' positions can't be checked: %s", error)
+                _log.error("can't check the drainers' positions: %s", error)
 
     def _write_fakes(self) -> None:
         reported = 0.0
@@ -208,7 +218,7 @@ class MaintenanceTasks:
             except Exception as error:
                 if time.monotonic() - reported >= _REPORT_INTERVAL_S:
                     reported = time.monotonic()
-                    _log.error("no fake binlog could be written, trying again: %s", error)
+                    _log.error("can't write a fake binlog, retrying: %s", error)
 
     def _push(self) -> None:
         reported = 0.0
@@ -218,4 +228,4 @@ class MaintenanceTasks:
             except Exception as error:
                 if time.monotonic() - reported >= _REPORT_INTERVAL_S:
                     reported = time.monotonic()
-                    _log.error("metrics could not be pushed to %s: %s", self._config.metrics_addr, error)
+                    _log.error("can't push metrics to %s: %s", self._config.metrics_addr, error)

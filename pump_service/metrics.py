@@ -1,4 +1,4 @@
-"""Prometheus metrics under the original's names. See `/metrics`, and the table in docs/reference/pump.md."""
+"""Export Prometheus metrics under the original's names; docs/reference/pump.md lists them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STORE = "binlog_pump_storage_"
 
 
 class BatchHistogram:
-    """A histogram that counts many equal observations at once: calls of a batch are answered together."""
+    """Count many equal observations at once: the calls of a batch are answered together."""
 
     def __init__(self, name: str, text: str, labels: Sequence[str], bounds: Sequence[float]) -> None:
         self._name = name
@@ -50,7 +50,7 @@ class BatchHistogram:
             row.observe(value, times)
 
     def collect(self) -> Iterator[Metric]:
-        """prometheus_client's collector protocol."""
+        """Implement prometheus_client's collector protocol."""
         with self._lock:
             yield _histogram(self._name, self._text, self._labels, self._rows)
 
@@ -71,7 +71,10 @@ def _histogram(
 
 
 def _counter(name: str, text: str, value: float | Mapping[str, float], label: str = "type") -> Metric:
-    """A counter under exactly this name: the original's have no `_total` at their end, which the library would add."""
+    """Return a counter under exactly this name.
+
+    The library would append `_total`; the original's counters don't have it.
+    """
     family = Metric(name, text, "counter")
     for key, number in value.items() if isinstance(value, Mapping) else [("", value)]:
         family.add_sample(name, {label: key} if key else {}, number)
@@ -79,12 +82,15 @@ def _counter(name: str, text: str, value: float | Mapping[str, float], label: st
 
 
 def exposition(registry: CollectorRegistry) -> bytes:
-    """The registry in Prometheus' text format 0.0.4."""
+    """Return the registry in Prometheus' text format 0.0.4."""
     return _exact_names(generate_latest(registry))
 
 
 def push(address: str, instance: str, registry: CollectorRegistry, timeout_s: float = 5.0) -> None:
-    """Add the registry to a Pushgateway under job `binlog`, as the original does. OSError if it isn't taken."""
+    """Add the registry to a Pushgateway under job `binlog`, as the original does.
+
+    Raises OSError if the gateway does not accept it.
+    """
 
     def send(
         url: str, method: str, timeout: float | None, headers: list[tuple[str, str]], data: bytes
@@ -97,7 +103,7 @@ def push(address: str, instance: str, registry: CollectorRegistry, timeout_s: fl
 
 
 def _exact_names(text: bytes) -> bytes:
-    """The library's text with `_total` taken from the headers of our counters, to which it adds one."""
+    """Remove the `_total` that the library appends to the headers of our counters."""
     return re.sub(rb"(?m)^(# (?:HELP|TYPE) binlog_\w+)_total ", rb"\1 ", text)
 
 
@@ -141,7 +147,7 @@ class _StoreCollector:
         yield _counter(_STORE + "slow_chaser_count", "the index was too slow and taken from the value log", chaser)
 
     def _own(self, stats: StoreStats) -> Iterator[Metric]:
-        """What has no counterpart in the original."""
+        """Yield metrics without a counterpart in the original."""
         yield _counter(_STORE + "records_total", "records made durable", stats.records)
         yield _counter(_STORE + "record_bytes_total", "payload bytes made durable", stats.bytes)
         yield _counter(_STORE + "transactions_total", "transactions that left the sorter", stats.transactions)
@@ -181,7 +187,7 @@ class _StoreCollector:
                 ("rotate",): timings.rotate,
             },
         )
-        # The original's pump calls it so, too.
+        # The original's pump uses this name, too.
         yield _histogram(
             "binlog_drainer_slow_chaser_catchup_time_seconds",
             "seconds of one pass over what the index had missed",
@@ -195,13 +201,13 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 
 
 class PumpMetrics:
-    """All metrics of a pump in a registry of its own."""
+    """Hold all metrics of a pump in its own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.write_errors = 0  # calls that the store did not take
-        self.lost = 0  # WriteBinlog calls that failed, for whatever reason
-        self.late_drainers: dict[str, float] = {}  # node id: how often it was found close to what is purged
+        self.write_errors = 0  # calls that the store rejected
+        self.lost = 0  # WriteBinlog calls that failed for any reason
+        self.late_drainers: dict[str, float] = {}  # by node id: checks that found it late
         self.rpc = BatchHistogram(
             "binlog_pump_rpc_duration_seconds",
             "duration of a call",
@@ -215,11 +221,11 @@ class PumpMetrics:
         GCCollector(registry=self.registry)
 
     def watch_store(self, store: Store) -> None:
-        """Add the store's metrics; it is asked at each scrape."""
+        """Add the store's metrics, which are read at each scrape."""
         self.registry.register(_StoreCollector(store, lambda: self.write_errors))
 
     def collect(self) -> Iterator[Metric]:
-        """prometheus_client's collector protocol: what the pump counts besides calls."""
+        """Implement prometheus_client's collector protocol for counters other than calls."""
         yield _counter("binlog_pump_loss_binlog_count", "WriteBinlog calls that failed", self.lost)
         yield _counter(
             "binlog_pump_detected_drainer_binlog_purge_count",

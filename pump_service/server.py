@@ -1,4 +1,4 @@
-"""The Pump: puts the parts together, starts them in the right order and ends them in the reverse one."""
+"""Build the pump from its parts, start them in order, and stop them in reverse order."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ _OUTCOME_WAIT_TIMEOUT_S = 1.0
 
 
 class StartError(SluiceError):
-    """The pump can't start; the message is for the operator."""
+    """Report that the pump can't start; the message is for the operator."""
 
-    way_out = "correct what it names, and start the pump again"
+    way_out = "fix the cause above, then start the pump again"
 
 
 class PumpServer:
-    """One pump. `start`, then `wait` until it has left; `leave` from any thread.
+    """Run one pump: `start`, then `wait` until it has left; any thread may call `leave`.
 
-    `etcd_urls`: where the registry is; by default PD's own addresses, which serve etcd.
+    `etcd_urls` is where the registry is; by default PD's own addresses, which serve etcd.
     """
 
     def __init__(self, config: Config, etcd_urls: Sequence[str] | str | None = None) -> None:
@@ -80,17 +80,19 @@ class PumpServer:
         self._leaving = threading.Lock()
         self._hurry = threading.Event()
         self.notice_s = _LEAVE_NOTICE_S
-        """So long Prewrites are still taken once the registry is told that the pump leaves: TiDB hears of it there, and
-        no call of a TiDB that hasn't heard of it yet fails.
+        """Seconds in which Prewrites are accepted after the registry shows that the pump leaves.
+
+        TiDB learns from the registry that a pump leaves. No call of a TiDB that has not read it yet
+        may fail.
         """
         self._noticed = threading.Event()
         self._left = threading.Event()
-        self._stopping = threading.Event()  # calls that wait end
+        self._stopping = threading.Event()  # set: waiting calls return
 
-    # life
+    # start and stop
 
     def start(self) -> None:
-        """Everything up to serving. Raises StartError, after undoing what was done."""
+        """Start everything up to serving. Raises StartError, after undoing what was done."""
         try:
             self._start()
         except (StartError, NodeError, StoreError, PDError, OSError) as error:
@@ -101,58 +103,67 @@ class PumpServer:
             raise
 
     def leave(self, action: str = "pause") -> None:
-        """Begin to pause (`pause`: expected back) or go offline (`close`: for good). Returns at once; once only."""
+        """Begin to pause (`pause`: expected back) or to go offline (`close`: for good).
+
+        Returns at once. Only the first call counts.
+        """
         if not self._leaving.acquire(blocking=False):
             return
         self._node.state = CLOSING if action == "close" else PAUSING
         threading.Thread(target=self._leave, args=(action,), name="pump-leave").start()
 
     def hurry(self) -> None:
-        """Stop waiting for writers and drainers: the pump ends, in state closing if drainers may lack something."""
+        """Stop waiting for writers and drainers.
+
+        The state stays `closing` if drainers may lack data.
+        """
         self._hurry.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Until the pump has left; False if the time is up before."""
+        """Wait until the pump has left; return False if `timeout_s` passes first."""
         return self._left.wait(timeout_s)
 
-    # what the HTTP pages ask for
+    # calls of the HTTP pages
 
     @property
     def node_id(self) -> str:
-        """The id in the registry."""
+        """Return the id in the registry."""
         return self._node.id
 
     @property
     def state(self) -> str:
-        """One of online, pausing, paused, closing, offline."""
+        """Return online, pausing, paused, closing or offline."""
         return self._node.state
 
     def statuses(self) -> dict[str, dict[str, Any]]:
-        """The registry's pumps by node id, this one up to date."""
+        """Return the registry's pumps by node id, this one with its current status."""
         found = {status.node_id: status for status in self._registry.pumps()}
         found[self._node.id] = self._node.status()
         return {key: dict(status.to_dict()) for key, status in found.items()}
 
     def drainers(self) -> list[dict[str, Any]]:
-        """The registry's drainers."""
+        """Return the registry's drainers."""
         return [dict(status.to_dict()) for status in self._registry.drainers()]
 
     def fresh_ts(self) -> int:
-        """A TSO from PD."""
+        """Return a TSO from PD."""
         return self._clock.fresh()
 
     def collect_garbage(self) -> bool:
-        """Start a round of garbage collection; False if one is under way."""
+        """Start a round of garbage collection; return False if one is running."""
         return self._maintenance.collect_garbage()
 
     def decide(self, start_ts: int, commit_ts: int) -> None:
-        """As Store.decide; ValueError also for a commit_ts that PD hasn't issued."""
+        """Call Store.decide. Also raises ValueError for a commit_ts that PD has not issued."""
         if commit_ts > self._clock.fresh():
             raise ValueError(f"commit_ts {commit_ts} is in the future")
         self._store.decide(start_ts, commit_ts)
 
     def describe_binlog(self, ts: int) -> str:
-        """The binlog stored at a timestamp and what TiKV has of its primary key, as text. KeyError if there is none."""
+        """Return the binlog stored at a timestamp and TiKV's versions of its primary key, as text.
+
+        Raises KeyError if no binlog is stored there.
+        """
         payload = self._store.lookup(ts)
         if payload is None:
             raise KeyError(f"no binlog at timestamp {ts}")
@@ -187,14 +198,15 @@ class PumpServer:
         resolver = TiKVResolver(tikv, pd, max_txn_time_s=config.prewrite_timeout, is_gone=origins.is_gone)
         self._store = Store.open(data_dir, config.storage, resolver)
         self._closers.callback(self._store.close)
-        self._closers.callback(tikv.close)  # first, so that a question to TiKV doesn't hold up the store's end
-        check_cluster(data_dir, cluster_id)  # after open: now the directory is ours alone
+        # Closed before the store, so that a query to TiKV doesn't delay the store's close.
+        self._closers.callback(tikv.close)
+        check_cluster(data_dir, cluster_id)  # after open, which locked the directory
         self.metrics.watch_store(self._store)
         terms = AdmissionRules(cluster_id, self._state_for_writers, time_limit)
         ingest = BinlogIngest(terms, self._store, self.metrics, origins)
         self._pulls = PullBinlogsCalls(cluster_id, self._store, self.metrics.rpc)
         windows = None
-        if not failpoints.due("rpc.no_window"):  # tests: serve what an original Pump does, and no more
+        if not failpoints.due("rpc.no_window"):  # tests: serve only what the original Pump serves
             windows = WindowCalls(WindowService(cluster_id, self._store, time_limit, self._stopping))
         self._closers.callback(self._stopping.set)
         self._run_loop()
@@ -217,7 +229,7 @@ class PumpServer:
             self._node.join(self._maintenance.write_fake if self._store.is_empty else None)
         except NodeError:
             if is_new:
-                (data_dir / ".node").unlink(missing_ok=True)  # the directory stays a new one
+                (data_dir / ".node").unlink(missing_ok=True)  # the next start sees a new directory
             raise
         self._call(self._front.serve())
         self._maintenance.start()
@@ -227,7 +239,7 @@ class PumpServer:
         _log.info("pump %s serves cluster %d at %s", self._node.id, cluster_id, self.address)
 
     def _advertised(self) -> str:
-        """The address by which others reach this pump; without a port in the settings, with the one that it has."""
+        """Return the address for others; its port is the bound one if the settings name none."""
         host, port = split_addr(self.config.advertise_addr)
         return self.config.advertise_addr if port else f"{host}:{self.address.rsplit(':', 1)[1]}"
 
@@ -287,8 +299,8 @@ class PumpServer:
             self._node.announce()
             state = PAUSED
             self._hurry.wait(self.notice_s)
-            self._noticed.set()  # from now on no Prewrites
-            # What was admitted as a Prewrite before the state changed is with the store after this.
+            self._noticed.set()  # from now on Prewrites are rejected
+            # After this turn of the loop the store has every Prewrite admitted before.
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result(10)
             if action == "close":
                 safe = self._maintenance.wait_safe_to_offline(self._hurry)
@@ -307,17 +319,17 @@ class PumpServer:
             self._closers.close()
             _log.info("pump %s has left, %s", self._node.id, state)
         except Exception:
-            _log.exception("the pump did not end cleanly; what it acknowledged is on disk")
+            _log.exception("the pump did not stop cleanly; all acknowledged binlogs are on disk")
         finally:
             self._left.set()
 
     def _state_for_writers(self) -> str:
-        """The state by which binlogs are taken."""
+        """Return the state that decides which binlogs are accepted."""
         state = self._node.state
         return ONLINE if state in (PAUSING, CLOSING) and not self._noticed.is_set() else state
 
     def _await_outcomes(self) -> None:
-        """Give the Commits of what was taken last the time to come: they are on their way as a rule."""
+        """Wait briefly for the Commits of the last Prewrites, which are usually on their way."""
         until = time.monotonic() + _OUTCOME_WAIT_TIMEOUT_S
         while not self._store.all_matched() and time.monotonic() < until:
             if self._hurry.wait(0.01):
@@ -333,18 +345,18 @@ def _make_data_dir(data_dir: Path) -> None:
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise StartError(f"the data directory {data_dir} can't be made: {error.strerror}") from None
+        raise StartError(f"can't create the data directory {data_dir}: {error.strerror}") from None
 
 
 def _reach_pd(pd: PDClient) -> int:
-    """The cluster id, asking a few times."""
+    """Return the cluster id, retrying a few times."""
     for left in range(_MAX_PD_ATTEMPTS - 1, -1, -1):
         try:
             return pd.cluster_id
         except PDError as error:
             if not left:
-                raise StartError(f"PD can't be reached (setting pd-urls): {error}") from error
-            _log.warning("PD can't be reached, %d more tries: %s", left, error)
+                raise StartError(f"can't reach PD (setting pd-urls): {error}") from error
+            _log.warning("can't reach PD, %d attempts left: %s", left, error)
             time.sleep(1.0)
     raise AssertionError
 
@@ -353,4 +365,4 @@ def _warm_up(clock: PdClock) -> None:
     try:
         clock.fresh()
     except PDError as error:
-        raise StartError(f"PD gives no timestamp: {error}") from error
+        raise StartError(f"PD issues no timestamp: {error}") from error

@@ -1,4 +1,7 @@
-"""Answer gRPC calls other than WriteBinlog in the lane: PullBinlogs and sluice.Window."""
+"""Answer gRPC calls other than WriteBinlog on a fast-path connection:
+
+PullBinlogs, sluice.Window.
+"""
 
 from sluice.pump_service.calls.pulls import PullBinlogsCalls
 from sluice.pump_service.calls.router import RpcRouter

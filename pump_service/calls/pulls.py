@@ -1,7 +1,7 @@
-"""PullBinlogs on a lane connection: what the store yields goes out in batches, not message by message.
+"""Answer PullBinlogs on a fast-path connection, sending messages in batches.
 
-A thread reads ahead, and compresses where the client asked for gzip. The loop sends all that has gathered as the
-reader's windows allow.
+A thread reads ahead, and compresses if the client asked for gzip. The event loop sends all messages
+that are ready, as the reader's flow-control windows allow.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from sluice.tidb import pb
 
 _log = logging.getLogger(__name__)
 
-_READ_AHEAD_BYTES = 1 << 18  # bytes
+_READ_AHEAD_BYTES = 1 << 18
 MAX_READERS = 32
-"""readers at a time; a thread and a few MiB each"""
+"""Readers at a time; each takes a thread and a few MiB."""
 MAX_READERS_PER_HOST = 16
-"""of them those from one address"""
+"""Readers at a time from one address."""
 STARTS_PER_S_PER_HOST = 5.0
-"""readers an address may begin in a second, after as many at once as it may have"""
-_PREFIX_BYTES = 5  # of a gRPC message
+"""Readers that one address may start per second, after a burst of MAX_READERS_PER_HOST."""
+_PREFIX_BYTES = 5  # compressed flag and length of a gRPC message
 _GZIP_HEADERS = (*f.RESPONSE_HEADERS, (b"grpc-encoding", b"gzip"))
-_GZIP_LEVEL = 6  # what gRPC's own libraries take
+_GZIP_LEVEL = 6  # the default of gRPC's own libraries
 
 
 class PullBinlogsCalls:
-    """`run` answers one call; `stop` ends all of them."""
+    """Answer PullBinlogs calls: `run` answers one, `stop` ends all."""
 
     def __init__(self, cluster_id: int, store: Store, latency: BatchHistogram) -> None:
         self._cluster_id = cluster_id
@@ -48,16 +48,22 @@ class PullBinlogsCalls:
         self._stopping = False
         self._running: set[_ReadAhead] = set()
         self._readers: Counter[str] = Counter()  # by host, until their threads have ended
-        self._starts: dict[str, tuple[float, float]] = {}  # by host: how many it may begin, and as of when
+        self._starts: dict[str, tuple[float, float]] = {}  # by host: starts left, and since when
 
     def stop(self) -> None:
-        """End the streams of all readers, so that they come back when the pump does. Any thread."""
+        """End all readers' streams, so that they return when the pump does.
+
+        Any thread may call it.
+        """
         self._stopping = True
         for reader in list(self._running):
             reader.stop()
 
     async def run(self, lane: ClientCalls, stream: int, message: bytes, *, gzipped: bool = False) -> None:
-        """Answer the stream until its client or the pump goes away; `gzipped`: with compressed messages."""
+        """Answer the stream until its client or the pump goes away.
+
+        `gzipped` compresses the messages.
+        """
         sender = lane.sender
         try:
             request = pb.pump.PullBinlogReq.FromString(message)
@@ -84,10 +90,10 @@ class PullBinlogsCalls:
         self._readers[host] += 1
         try:
             reader = _ReadAhead(
-                self._store, after, asyncio.get_running_loop(), lambda: self._gone(host), gzipped=gzipped
+                self._store, after, asyncio.get_running_loop(), lambda: self._finish_reader(host), gzipped=gzipped
             )
-        except RuntimeError:  # the system gives no thread
-            self._gone(host)
+        except RuntimeError:  # the system can't start another thread
+            self._finish_reader(host)
             raise
         self._running.add(reader)
         if self._stopping:
@@ -95,7 +101,7 @@ class PullBinlogsCalls:
         try:
             sender.out.append(f.header_frames(stream, headers, end_stream=False))
             lane.flush()
-            while batch := await reader.take():
+            while batch := await reader.read_ready():
                 began = time.monotonic()
                 sender.queue(stream, b"".join(batch))
                 lane.flush()
@@ -115,12 +121,12 @@ class PullBinlogsCalls:
         left = min(left + (now - since) * STARTS_PER_S_PER_HOST, MAX_READERS_PER_HOST)
         if left < 1:
             return False
-        if len(self._starts) > 1000:  # addresses that may begin as many as any
+        if len(self._starts) > 1000:  # drop addresses whose allowance is full again
             self._starts.clear()
         self._starts[host] = (left - 1, now)
         return True
 
-    def _gone(self, host: str) -> None:
+    def _finish_reader(self, host: str) -> None:
         self._readers[host] -= 1
         if not self._readers[host]:
             del self._readers[host]
@@ -135,12 +141,12 @@ class PullBinlogsCalls:
 
 
 class _ReadAhead:
-    """A thread that reads the store's stream, at most `_READ_AHEAD_BYTES` bytes (or one message) ahead of the loop."""
+    """Read the store's stream in a thread, at most `_READ_AHEAD_BYTES` (or one message) ahead."""
 
     def __init__(
         self, store: Store, after: int, loop: asyncio.AbstractEventLoop, gone: Callable[[], None], *, gzipped: bool
     ) -> None:
-        """`gone` is called in the loop's thread when the thread has ended."""
+        """Start the thread; the loop's thread calls `gone` when it has ended."""
         self._gzipped = gzipped
         self.failure: Exception | None = None
         self._store = store
@@ -158,17 +164,17 @@ class _ReadAhead:
         threading.Thread(target=self._read, name="pump-pull", daemon=True).start()
 
     def stop(self) -> None:
-        """End the thread; `take` gives what is there and then nothing."""
+        """End the thread; `read_ready` returns what is left, and then nothing."""
         self._stop.set()
         with self._room:
             self._room.notify()
 
-    async def take(self) -> list[bytes]:
-        """All that is ready, waiting for the first; empty at the end."""
+    async def read_ready(self) -> list[bytes]:
+        """Return all ready messages, waiting for the first; [] at the end."""
         while True:
             self._ready.clear()
             self._woken = False
-            ended = self._ended  # looked at first: what came before the end is still there
+            ended = self._ended  # read before `_parts`, or parts added just before the end are lost
             parts = [self._parts.popleft() for _ in range(len(self._parts))]
             if parts:
                 self._taken += sum(map(len, parts))
@@ -187,7 +193,7 @@ class _ReadAhead:
             self._waits = False
 
     def _read(self) -> None:
-        given = 0  # bytes; how many of them are taken only the loop writes
+        given = 0  # bytes; only the loop counts how many of them are taken
         try:
             for entity in self._store.pull(self._after, self._stop):
                 message = kernel.pull_message(entity.payload, entity.start_ts, entity.commit_ts)

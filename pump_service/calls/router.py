@@ -1,7 +1,7 @@
-"""Answer a call that isn't WriteBinlog: PullBinlogs, those of sluice.Window, and Cistern.Notify.
+"""Route calls other than WriteBinlog: PullBinlogs, sluice.Window's, and Cistern.Notify.
 
-Requests are one small message, which may be compressed with gzip, as a Drainer with `compressor = "gzip"` sends it.
-Answers may be streams, sent as the client's flow-control windows allow.
+A request is one small message, possibly compressed: a Drainer with `compressor = "gzip"` sends it
+so. Answers may be streams, sent as the client's flow-control windows allow.
 """
 
 from __future__ import annotations
@@ -28,10 +28,16 @@ _NOTIFIED = b"\0" * 5  # an empty message behind its gRPC prefix
 
 
 class RpcRouter:
-    """`router(lane, stream, headers, body)` starts a task that answers the stream; cancel it to cancel the call."""
+    """Start a task for each call:
+
+    `router(lane, stream, headers, body)`. Cancelling it cancels the call.
+    """
 
     def __init__(self, pulls: PullBinlogsCalls, windows: WindowCalls | None) -> None:
-        """`windows`: None for a pump that serves what an original one does, and no more."""
+        """Route to these handlers.
+
+        Without `windows` the pump serves only what an original pump does.
+        """
         self._pulls = pulls
         self._windows = windows
 
@@ -39,7 +45,7 @@ class RpcRouter:
         return asyncio.get_running_loop().create_task(self._run(lane, stream, tuple(headers), body))
 
     def stop(self) -> None:
-        """End what waits for something to happen. In the loop's thread."""
+        """End calls that wait for an event. The loop's thread calls it."""
         if self._windows is not None:
             self._windows.stop()
 
@@ -56,8 +62,8 @@ class RpcRouter:
             elif self._windows.serves(path):
                 await self._windows.run(lane, stream, path, message)
             elif path == _NOTIFY:
-                # Asked in the place of Sluice's pipeline, which serves no port: it plans no window without listing the
-                # pumps first.
+                # Pumps notify drainers. Sluice's pipeline serves no port of its own, and needs no
+                # notice: it lists the pumps before it plans a window.
                 sender.out.append(f.header_frames(stream, f.RESPONSE_HEADERS, end_stream=False))
                 sender.queue(stream, _NOTIFIED)
                 sender.finish(stream, f.header_frames(stream, f.OK_TRAILERS, end_stream=True))
@@ -75,7 +81,7 @@ class RpcRouter:
 
 
 class _UnreadableMessage(Signal):
-    """The body isn't one message that can be read."""
+    """Report a body that isn't one readable message."""
 
     def __init__(self, text: str, status: int = f.GRPC_UNIMPLEMENTED) -> None:
         super().__init__(text)

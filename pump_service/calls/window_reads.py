@@ -1,6 +1,7 @@
-"""Read of `sluice.Window` on a lane connection.
+"""Answer Read of `sluice.Window` on a fast-path connection.
 
-A thread encodes the window, a little ahead, and the loop sends that as it is, as the client's windows allow.
+A thread encodes the window a little ahead. The event loop sends the pieces unchanged, as the
+client's flow-control windows allow.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from sluice.pump_service.grpc_fastpath import frames as f
 from sluice.tidb import pb
 from sluice.tidb.codec.varint import encode_uvarint
 
-_MAX_PIECES_AHEAD = 2  # pieces of at most a MiB that are ready before the client has taken those before them
+_MAX_PIECES_AHEAD = 2  # pieces of up to a MiB, encoded before the client has read the former ones
 _MAX_THREADS = 16
-"""of all readers; MAX_READS of them read, others wait for their turn, and see to it that who takes nothing leaves"""
+"""Threads of all readers. MAX_READS of them read; the others wait, and cancel stalled readers."""
 _READ_TURN_S = 8.0
-"""for one of the threads; with the service's own turn it is less than a reader waits for a word"""
+"""Wait for a free thread; with the service's own wait it is below a reader's timeout."""
 _CHUNK = b"\x0a"  # the field of a ReadResponse, as number << 3 | wire type
 
 
 class WindowReads:
-    """`run` answers one call, by a thread while it is read; `stop` ends all of them."""
+    """Answer Read calls, each in a thread: `run` answers one, `stop` ends all."""
 
     def __init__(self, service: WindowService) -> None:
         self._service = service
@@ -38,7 +39,7 @@ class WindowReads:
         self._stopping = False
 
     async def run(self, lane: ClientCalls, stream: int, message: bytes) -> None:
-        """Answer the stream, until its client goes away or `stop` is called."""
+        """Answer the stream until its client goes away or `stop` is called."""
         sender = lane.sender
         try:
             request = pb.window.ReadRequest.FromString(message)
@@ -57,46 +58,51 @@ class WindowReads:
             return
         try:
             reading = _WindowRead(self._service, request, lane.peer, self._free.release)
-        except RuntimeError:  # the system gives no thread
+        except RuntimeError:  # the system can't start another thread
             self._free.release()
             raise
         self._running.add(reading)
         try:
             sender.out.append(f.header_frames(stream, f.RESPONSE_HEADERS, end_stream=False))
-            while (piece := await reading.take()) is not None:
+            while (piece := await reading.next_piece()) is not None:
                 head = _CHUNK + encode_uvarint(len(piece))
                 sender.queue(stream, b"\0" + (len(head) + len(piece)).to_bytes(4, "big") + head)
                 sender.queue(stream, piece)
                 lane.flush()
                 await lane.sent(stream)
         except asyncio.CancelledError:
-            if reading.refusal is None:  # the client has reset it
+            if reading.rejection is None:  # the client reset the stream
                 raise
         finally:
             reading.end(None)
             self._running.discard(reading)
-        sender.forget(stream)  # what it has not taken until now
-        refusal = reading.refusal
+        sender.drop(stream)  # pieces the client has not read
+        refusal = reading.rejection
         trailers = f.OK_TRAILERS if refusal is None else f.status_trailers(refusal.code.value[0], str(refusal))
         sender.finish(stream, f.header_frames(stream, trailers, end_stream=True))
 
     def stop(self) -> None:
-        """End them, so that nobody holds up the pump's end. In the loop's thread."""
+        """End all reads, so that none delays the pump's end. The loop's thread calls it."""
         self._stopping = True
         for reading in list(self._running):
             reading.end(leaving_error())
 
 
 class _WindowRead:
-    """A thread that reads a window, at most `_MAX_PIECES_AHEAD` pieces ahead of the loop. It is the service's"
-    " `Taker`."""
+    """Read a window in a thread, at most `_MAX_PIECES_AHEAD` pieces ahead.
+
+    Implements the service's ReadStream.
+    """
 
     def __init__(
         self, service: WindowService, request: pb.window.ReadRequest, peer: str, gone: Callable[[], None]
     ) -> None:
-        """In the task that takes what is read. `gone` is called in the loop's thread when the thread has ended."""
-        self.refusal: CallRejected | None = None
-        """Why it ended early, for the client."""
+        """Start in the task that sends the pieces.
+
+        The loop's thread calls `gone` when the thread has ended.
+        """
+        self.rejection: CallRejected | None = None
+        """Reason for an early end, for the client."""
         self._service = service
         self._request = request
         self._peer = peer
@@ -108,23 +114,24 @@ class _WindowRead:
         self._ended = threading.Event()
         threading.Thread(target=self._read, name="pump-window-read", daemon=True).start()
 
-    async def take(self) -> memoryview | None:
-        """The next piece of the Arrow stream; None at its end."""
+    async def next_piece(self) -> memoryview | None:
+        """Return the next piece of the Arrow stream; None at its end."""
         piece = await self._pieces.get()
         self._room.release()
         return piece
 
     def end(self, refusal: CallRejected | None) -> None:
-        """End the thread, which may be about to, and with a refusal the task that takes what it reads. In the loop's
-        thread.
+        """End the thread, and with a rejection also the task that sends.
+
+        The loop's thread calls it.
         """
-        task, self._task = self._task, None  # a cancelled one has an error that knows this object: a circle
+        task, self._task = self._task, None  # a cancelled task's error refers to this object: a cycle
         if self._ended.is_set():
             return
         self._ended.set()
         self._room.release()
         if refusal is not None and task is not None:
-            self.refusal = refusal
+            self.rejection = refusal
             task.cancel()
 
     def peer(self) -> str:
@@ -148,7 +155,7 @@ class _WindowRead:
                 self._in_loop(partial(self._pieces.put_nowait, piece))
         except CallRejected as refused:
             refusal = refused
-        except Exception as error:  # the client gets its text
+        except Exception as error:  # its text goes to the client
             refusal = CallRejected(grpc.StatusCode.UNKNOWN, str(error))
         finally:
             pieces.close()
@@ -156,8 +163,8 @@ class _WindowRead:
 
     def _finish(self, refusal: CallRejected | None) -> None:
         self._on_gone()
-        if self.refusal is None:
-            self.refusal = refusal
+        if self.rejection is None:
+            self.rejection = refusal
         self._pieces.put_nowait(None)
 
     def _in_loop(self, call: Callable[[], object]) -> None:

@@ -1,5 +1,6 @@
-"""The `sluice.Window` service: how far a window may reach, and the window itself: a small one with that answer, others
-as an Arrow IPC stream.
+"""Serve `sluice.Window`: how far a window may reach, and its transactions as Arrow.
+
+A small window comes with the answer to Bounds; Read sends others as an Arrow IPC stream.
 """
 
 from __future__ import annotations
@@ -23,25 +24,28 @@ from sluice.tidb.window_schema import WINDOW_SCHEMA
 
 _log = logging.getLogger(__name__)
 
-_CHUNK_BYTES = 1 << 20  # bytes of Arrow stream a message carries at most
-_MIN_UNCOPIED_BYTES = 64 << 10  # bytes pyarrow writes in one piece that aren't copied
+_CHUNK_BYTES = 1 << 20  # of the Arrow stream, per message
+_MIN_UNCOPIED_BYTES = 64 << 10  # larger writes of pyarrow are passed on without a copy
 _MAX_WAIT_MS = 60_000
 _MAX_AWAIT_MS = 5_000
 MAX_WAITING_CALLS = 64
-"""calls that wait for a barrier or a transaction at a time; more are answered at once with what is there"""
+"""Calls that may wait for a barrier or a transaction.
+
+More are answered at once with what is there.
+"""
 MAX_READS = 6
-"""windows that are read at a time; more wait for their turn, at most `_TURN_S`"""
-_MAX_COUNTING = 2  # Bounds that look at the index at a time; they take turns
+"""Windows read at a time; more wait up to `_TURN_S`."""
+_MAX_COUNTING = 2  # concurrent Bounds calls that read the index
 _TURN_S = 20.0
 _STALL_TIMEOUT_S = 15.0
-_WAIT_STEP_S = 0.5  # a pump that stops isn't held up for longer by who waits for a barrier
+_WAIT_STEP_S = 0.5  # a call that waits for a barrier delays the pump's stop by at most this
 _MAX_TS = 2**63 - 1
 _INLINE_BYTES = 1 << 20
 _MAX_LATE_COMMITS = 1000
 
 
 class CallRejected(Signal):
-    """A call ends with this status; the text is for the caller."""
+    """End a call with this gRPC status; the text is for the caller."""
 
     def __init__(self, code: grpc.StatusCode, text: str) -> None:
         super().__init__(text)
@@ -49,22 +53,20 @@ class CallRejected(Signal):
 
 
 class ReadStream(Protocol):
-    """Who reads a window."""
+    """Represent the client that reads a window."""
 
     def peer(self) -> str:
-        """Its address, for logs."""
+        """Return its address, for logs."""
 
     def is_active(self) -> bool:
-        """Whether it is still there."""
+        """Return whether the client still reads."""
 
     def cancel(self) -> object:
-        """End its call. Any thread."""
+        """End its call. Any thread may call it."""
 
 
 class WindowService:
-    """Handlers of Bounds, Await and Read; they take messages. The first two give messages. All raise
-    CallRefusedError.
-    """
+    """Handle Bounds, Await and Read messages. All handlers raise CallRejected."""
 
     def __init__(self, cluster_id: int, store: Store, time_limit: FutureTsLimit, stopping: threading.Event) -> None:
         self._cluster_id = cluster_id
@@ -72,13 +74,15 @@ class WindowService:
         self._time_limit = time_limit
         self._stopping = stopping
         self._waiting = threading.BoundedSemaphore(MAX_WAITING_CALLS)
-        self._offered: dict[ReadStream, float] = {}  # since when a reader has had something to take
+        self._offered: dict[ReadStream, float] = {}  # since when each reader's piece waits
         self._counting = threading.BoundedSemaphore(_MAX_COUNTING)
         self._reads = threading.BoundedSemaphore(MAX_READS)
 
     def bounds(self, request: pb.window.BoundsRequest) -> pb.window.BoundsResponse:
-        """Barrier at fresh_ts, waiting at most wait_ms, then the largest window behind lo within the
-        limits (0: none), and what is in it if that is little enough.
+        """Answer Bounds: how far the next window behind lo may reach.
+
+        Waits at most wait_ms for a barrier at fresh_ts. Then returns the largest window behind lo
+        within the limits (0: no limit), and its transactions if they are small enough.
         """
         self._check(request.cluster_id)
         if request.lo < 0 or request.fresh_ts < 0:
@@ -93,7 +97,7 @@ class WindowService:
         return answer
 
     def bounds_at_once(self, request: pb.window.BoundsRequest) -> pb.window.BoundsResponse | None:
-        """As `bounds`, if nothing is in the window, and that is known without waiting for anybody; else None."""
+        """Return the answer of `bounds` if the window is surely empty, without waiting; else None."""
         self._check(request.cluster_id)
         if not self._may_be_unmarked(request) or not self._store.has_nothing_after(request.lo, self._passing(request)):
             return None
@@ -102,8 +106,9 @@ class WindowService:
         return answer
 
     def _passing(self, request: pb.window.BoundsRequest) -> int:
-        """What a reader has passed that is answered for fresh_ts; one from the future would have all that follows
-        called late.
+        """Return through which timestamp a reader passes if fresh_ts is confirmed.
+
+        A timestamp from the future would make all later commits count as late.
         """
         return request.fresh_ts if self._time_limit.is_known(request.fresh_ts) else 0
 
@@ -112,19 +117,21 @@ class WindowService:
             answer.late.add(commit_ts=late.commit_ts, start_ts=late.start_ts)
 
     def _may_be_unmarked(self, request: pb.window.BoundsRequest) -> bool:
-        """Whether fresh_ts may be answered for without a mark. Whether PD has come to it is another pump's to find out
-        then, and if it hasn't, nobody is misled by this one but who asked.
+        """Return whether fresh_ts may be confirmed without a mark.
+
+        Another pump then checks whether PD has reached it. If it hasn't, only the caller is misled
+        by this pump's answer.
         """
         lo = request.lo
         is_new = self._time_limit.is_since_start(lo) and lo < request.fresh_ts
         if not request.ts_is_checked or not is_new or self._stopping.is_set():
             return False
-        if self._time_limit.is_known(lo):  # from the future it would have all that follows called late
+        if self._time_limit.is_known(lo):  # a future ts would make all later commits late
             self._store.mark_read_through(lo)
         return True
 
     def _unmarked(self, request: pb.window.BoundsRequest) -> pb.window.BoundsResponse | None:
-        """The bounds of a small window, if no Prewrite is open; else None."""
+        """Return the bounds of a small window if no Prewrite is open; else None."""
         if not self._may_be_unmarked(request):
             return None
         size = min(request.max_bytes or _MAX_TS, request.inline_bytes, _INLINE_BYTES)
@@ -166,8 +173,9 @@ class WindowService:
         )
 
     def _whole(self, lo: int, hi: int) -> bytes:
-        """The window as one record batch; nothing if it can't be read: who reads it then is told why. Nor if all of it
-        was given up.
+        """Return the window as one record batch.
+
+        Returns b"" if it can't be read, as Read then reports why, or if all of it was given up.
         """
         try:
             batches = list(self._store.read_window(lo, hi, strict=True))
@@ -179,7 +187,7 @@ class WindowService:
         return bytes(batch.serialize())
 
     def await_newer(self, request: pb.window.AwaitRequest) -> pb.window.AwaitResponse:
-        """Whether a transaction was committed after after_ts; waits for one at most wait_ms, or as long as it likes."""
+        """Return whether a transaction was committed after after_ts, waiting up to wait_ms for one."""
         self._check(request.cluster_id)
         wait_s = min(request.wait_ms, _MAX_AWAIT_MS) / 1000
         with self._may_wait() as may_wait:
@@ -187,8 +195,9 @@ class WindowService:
         return pb.window.AwaitResponse(has_more=found)
 
     def read(self, request: pb.window.ReadRequest, taker: ReadStream) -> Generator[memoryview, None, None]:
-        """The transactions with lo < commit_ts <= hi as an Arrow stream, a MiB of it at most at a time. A hi above
-        max_commit_ts is refused: it would have gaps. Raises CallRefusedError.
+        """Yield the transactions with lo < commit_ts <= hi as an Arrow stream, in pieces up to a MiB.
+
+        Raises CallRejected, also for a hi above max_commit_ts: that window would have gaps.
         """
         self._check(request.cluster_id)
         if request.hi > self._store.max_commit_ts:
@@ -210,18 +219,18 @@ class WindowService:
             for chunk in self._chunks(request, taker):
                 self._offered[taker] = time.monotonic()
                 yield chunk
-                self._offered.pop(taker, None)  # what comes next may take the disk long
+                self._offered.pop(taker, None)  # the next piece may wait long for the disk
         finally:
             self._offered.pop(taker, None)
             self._reads.release()
 
     def _cancel_stalled(self) -> None:
-        """Others wait: who takes nothing makes room."""
+        """Cancel readers that took nothing for `_STALL_TIMEOUT_S`, while others wait."""
         now = time.monotonic()
         for taker, since in list(self._offered.items()):
             if now - since > _STALL_TIMEOUT_S:
                 _log.warning(
-                    "the reader of a window (%s) took nothing for %.0f s: ended, as others wait",
+                    "the reader of a window (%s) took nothing for %.0f s: ended, because others wait",
                     taker.peer(),
                     _STALL_TIMEOUT_S,
                 )
@@ -249,7 +258,7 @@ class WindowService:
         sink = _Chunks()
         try:
             with pa.ipc.new_stream(sink, WINDOW_SCHEMA) as writer:
-                # strict: leaving a transaction out would lose it downstream without a word
+                # strict: excluding a transaction would lose it downstream silently
                 for batch in self._store.read_window(request.lo, request.hi, strict=True):
                     if self._stopping.is_set():
                         raise leaving_error()
@@ -257,10 +266,10 @@ class WindowService:
                         return
                     writer.write_batch(batch)
                     del batch
-                    yield from sink.take()
+                    yield from sink.pop_pieces()
         except StoreError as error:
             raise _call_rejection(error) from error
-        yield from sink.take()
+        yield from sink.pop_pieces()
 
     def _check(self, cluster_id: int) -> None:
         if cluster_id != self._cluster_id:
@@ -281,12 +290,12 @@ def _call_rejection(error: StoreError) -> CallRejected:
 
 
 def leaving_error() -> CallRejected:
-    """What a reader is told by a pump that is about to end."""
+    """Return the rejection that readers get from a pump about to stop."""
     return CallRejected(grpc.StatusCode.UNAVAILABLE, "the pump is stopping; ask again when it is back")
 
 
 class _Chunks:
-    """A file for pyarrow to write to that hands the bytes on in pieces. Large ones stay where pyarrow has them."""
+    """Act as pyarrow's output file and hand its bytes on in pieces; large buffers aren't copied."""
 
     def __init__(self) -> None:
         self._parts: list[memoryview] = []
@@ -298,13 +307,15 @@ class _Chunks:
         return len(view)
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Do nothing: nothing is held back."""
 
     def close(self) -> None:
         self.closed = True
 
-    def take(self) -> Iterator[memoryview]:
-        """What was written, small pieces together, large ones cut, each let go as it is handed on."""
+    def pop_pieces(self) -> Iterator[memoryview]:
+        """Yield the written bytes: small ones joined, large ones cut; each is released when
+        yielded.
+        """
         parts, self._parts = self._parts[::-1], []
         while parts:
             piece = parts.pop()

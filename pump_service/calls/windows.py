@@ -1,7 +1,8 @@
-"""The calls of `sluice.Window` on a lane connection: Bounds and Await here, which are small, Read in `window_reads`.
+"""Answer Bounds and Await of `sluice.Window` on a fast-path connection.
 
-Landing makes ten of them a second. Each takes one thread, which may wait for the store. Bounds of a window that holds
-nothing are answered by the loop itself: with many pumps and little traffic that is most of them.
+`window_reads` answers Read. Landing makes ten of these small calls a second. Each takes a thread,
+which may wait for the store. The event loop itself answers Bounds of an empty window: with many
+pumps and little traffic that is most of them.
 """
 
 from __future__ import annotations
@@ -22,15 +23,18 @@ from sluice.pump_service.grpc_fastpath import frames as f
 from sluice.tidb import pb
 
 _READ = "/sluice.Window/Read"
-_MAX_THREADS = MAX_WAITING_CALLS + 8  # of which no more than MAX_WAITING wait
+_MAX_THREADS = MAX_WAITING_CALLS + 8  # at most MAX_WAITING_CALLS of them wait
 MAX_CALLS = 256
-"""at a time, those that were reset while they were at work among them"""
+"""Concurrent calls, including those that were reset while a thread worked on them."""
 _ACCEPT_TIMEOUT_S = 15.0
-"""for an answer, or its client is told that it took nothing; until then the call counts"""
+"""Limit for the client to read an answer; until then the call counts, afterwards it is rejected."""
 
 
 class WindowCalls:
-    """`run` answers one call; `stop` ends all of them. Everything but the store's part runs in the loop's thread."""
+    """Answer calls:
+
+    `run` answers one, `stop` ends all. All but the store's part runs in the loop.
+    """
 
     def __init__(self, service: WindowService) -> None:
         self._calls: dict[str, tuple[Any, Callable[[Any], Message]]] = {
@@ -39,14 +43,14 @@ class WindowCalls:
         }
         self._bounds_at_once = service.bounds_at_once
         self._reads = WindowReads(service)
-        self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="pump-window")  # made when needed
+        self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="pump-window")
         self._open: set[asyncio.Future[bytes]] = set()
         self._unaccepted: set[asyncio.Timeout] = set()
         self._begun = 0
         self._stopping = False
 
     def serves(self, path: str) -> bool:
-        """Whether `run` answers calls of this path."""
+        """Return whether `run` answers calls of this path."""
         return path in self._calls or path == _READ
 
     async def run(self, lane: ClientCalls, stream: int, path: str, message: bytes) -> None:
@@ -73,39 +77,42 @@ class WindowCalls:
         await self._await_accepted(lane, stream)
 
     def stop(self) -> None:
-        """Refuse what is asked and what waits, so that nobody holds up the pump's end. In the loop's thread."""
+        """Reject running and waiting calls, so that none delays the pump's end.
+
+        The loop's thread calls it.
+        """
         self._stopping = True
         self._reads.stop()
         for answer in self._open:
             if not answer.done():
                 answer.set_exception(_leaving())
-        for patience in self._unaccepted:
-            if not patience.expired():
-                patience.reschedule(asyncio.get_running_loop().time())
+        for timeout in self._unaccepted:
+            if not timeout.expired():
+                timeout.reschedule(asyncio.get_running_loop().time())
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _await_accepted(self, lane: ClientCalls, stream: int) -> None:
-        """Wait until the client's windows have let the answer go: of a client that takes none they would gather."""
+        """Wait until the client has taken the answer, so that unread answers don't pile up."""
         refusal = CallRejected(
             grpc.StatusCode.CANCELLED, f"nothing of the answer was taken for {_ACCEPT_TIMEOUT_S:.0f} s"
         )
-        patience = asyncio.timeout(_ACCEPT_TIMEOUT_S)
+        timeout = asyncio.timeout(_ACCEPT_TIMEOUT_S)
         try:
-            async with patience:
-                self._unaccepted.add(patience)
+            async with timeout:
+                self._unaccepted.add(timeout)
                 await lane.sender.drained(stream)
         except TimeoutError:
             if self._stopping:
                 refusal = _leaving()
-            lane.sender.forget(stream)
+            lane.sender.drop(stream)
             trailers = f.status_trailers(refusal.code.value[0], str(refusal))
             lane.sender.finish(stream, f.header_frames(stream, trailers, end_stream=True))
         finally:
-            self._unaccepted.discard(patience)
-            del patience  # it knows the task, whose error knows this frame: together they would keep the answer
+            self._unaccepted.discard(timeout)
+            del timeout  # breaks the cycle timeout, task, error, frame, which would keep the answer
 
     def _at_once(self, request: Message) -> bytes:
-        """The answer that no thread need be woken for; empty if there is none."""
+        """Return the answer if it needs no thread; else b""."""
         found = self._bounds_at_once(request) if isinstance(request, pb.window.BoundsRequest) else None
         return b"" if found is None else found.SerializeToString()
 
@@ -117,7 +124,7 @@ class WindowCalls:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bytes] = loop.create_future()
 
-        def told(found: bytes | Exception) -> None:
+        def deliver(found: bytes | Exception) -> None:
             self._begun -= 1
             if answer.done():
                 return
@@ -133,7 +140,7 @@ class WindowCalls:
             except Exception as error:
                 found = error
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(told, found)
+                loop.call_soon_threadsafe(deliver, found)
 
         job = self._threads.submit(work)
         self._begun += 1
@@ -142,7 +149,7 @@ class WindowCalls:
             return await answer
         finally:
             self._open.discard(answer)
-            if job.cancel():  # the client has reset it before its turn came
+            if job.cancel():  # the client reset the stream before a thread was free
                 self._begun -= 1
 
 

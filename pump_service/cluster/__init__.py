@@ -1,4 +1,4 @@
-"""The pump as a member of the cluster: its entry, its heartbeat, the time, and who knows how a transaction ended."""
+"""Represent the pump in the cluster: entry, heartbeat, PD's clock, transaction outcomes."""
 
 from sluice.pump_service.cluster.client_liveness import ClientConnection, ClientLiveness
 from sluice.pump_service.cluster.clock import FutureTsLimit, PdClock

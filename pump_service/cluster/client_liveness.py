@@ -1,10 +1,16 @@
-"""Which connection each unfinished Prewrite came from, and whether the TiDB behind it is gone.
+"""Record which connection sent each unfinished Prewrite, and whether its TiDB is gone.
 
-A pump can't tell which TiDB is at the other end of a connection, only its IP address. So it notes which TiDB servers
-etcd has at that address while a connection sends Prewrites. They are gone once the connection is closed and etcd has
-none of them any more, nor any other at that address that isn't a new process in the place of one of them. In doubt (an
-address that etcd doesn't know: a proxy, a name that doesn't resolve; another TiDB at the same address; a pump that was
-started again; etcd away) nobody is gone.
+A pump knows only the IP address behind a connection, not which TiDB it is. So it records which TiDB
+servers etcd lists at that address while a connection sends Prewrites. Those servers are gone if all
+of these hold:
+
+- the connection is closed;
+- etcd lists none of them any more;
+- etcd lists no other TiDB at that address, except a new process in the place of one of them.
+
+In doubt no TiDB counts as gone. That is so for an address unknown to etcd (a proxy, a name that
+doesn't resolve), for another TiDB at the same address, after a restart of the pump, and while etcd
+is unreachable.
 """
 
 from __future__ import annotations
@@ -23,8 +29,9 @@ from sluice.tidb.etcd import TiDBServer
 _log = logging.getLogger(__name__)
 
 DISCONNECT_GRACE_S = 3.0
-"""A connection must have been closed for so long: TiDB's next one, or its own end of the transaction, may be on the
-way.
+"""How long a connection must be closed before its TiDB may count as gone.
+
+TiDB's next connection, or its own end of the transaction, may be on the way.
 """
 _POLL_INTERVAL_S = 10.0
 _URGENT_POLL_INTERVAL_S = 0.5
@@ -33,7 +40,7 @@ _CLEANUP_INTERVAL_S = 60.0
 
 
 class ClientConnection:
-    """A connection that may send Prewrites."""
+    """Represent a connection that may send Prewrites."""
 
     __slots__ = ("closed_at", "ip", "servers", "writes")
 
@@ -42,21 +49,23 @@ class ClientConnection:
         self.writes = False
         self.closed_at = 0.0  # monotonic; 0 while it is open
         self.servers: set[TiDBServer] = set()
-        """those that etcd had at this address while Prewrites came"""
+        """TiDB servers that etcd listed at this address while Prewrites arrived."""
 
     def close(self) -> None:
-        """The connection is lost."""
+        """Record that the connection is lost."""
         self.closed_at = time.monotonic()
 
 
 _LOCAL_CLIENT = ClientConnection("")
-"""The client at the other end of a Unix socket: never gone."""
+"""The client of a Unix socket, which never counts as gone."""
 
 
 class ClientLiveness:
-    """`servers()` reads etcd and may raise; `is_open(start_ts)` says whether a Prewrite waits for its verdict.
-    `connect`, `sent` and `ClientConnection.close` are quick and may be called from the event loop; a thread of its own,
-    from `start` to `stop`, asks etcd.
+    """Track which TiDB sent each open Prewrite, and ask etcd whether it lives.
+
+    `servers()` reads etcd and may raise; `is_open(start_ts)` returns whether a Prewrite waits for
+    its outcome. `connect`, `record_prewrites` and `ClientConnection.close` are quick, so the event
+    loop may call them. A thread, from `start` to `stop`, polls etcd.
     """
 
     def __init__(self, servers: Callable[[], Iterable[TiDBServer]], is_open: Callable[[int], bool]) -> None:
@@ -70,21 +79,23 @@ class ClientLiveness:
         self._thread = threading.Thread(target=self._run, name="pump-topology", daemon=True)
 
     def start(self) -> None:
-        """Begin to look at etcd."""
+        """Start polling etcd."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; a question under way ends by its own time-out."""
+        """End the thread; a running query ends by its own timeout."""
         self._stop.set()
         self._hurry.set()
 
     def connect(self, ip: str) -> ClientConnection:
-        """A connection from that address."""
+        """Return a ClientConnection for that address."""
         return ClientConnection(_normalized_ip(ip))
 
-    def sent(self, records: Sequence[Record], origin: ClientConnection | None) -> bool:
-        """Note that the connection gives these records; None: not known. Returns whether
-        all verdicts among them are the first ones on Prewrites that came since the pump began.
+    def record_prewrites(self, records: Sequence[Record], origin: ClientConnection | None) -> bool:
+        """Record that the connection (None: unknown) sent these records.
+
+        Returns whether every outcome among them is the first one of a Prewrite that came since the
+        pump started.
         """
         of = self._of
         all_first = True
@@ -104,8 +115,9 @@ class ClientLiveness:
         return all_first
 
     def is_gone(self, start_ts: int) -> bool:
-        """Whether the TiDB that sent this Prewrite is dead, for all that is known. Asks etcd, and so may take its
-        time-out.
+        """Return whether the TiDB that sent this Prewrite is dead, as far as is known.
+
+        May query etcd.
         """
         origin = self._of.get(start_ts)
         if origin is None or not origin.closed_at or not origin.servers:
@@ -115,19 +127,24 @@ class ClientLiveness:
         try:
             now = self._servers_at(origin.ip, self._recent())
         except Exception as error:
-            _log.warning("etcd can't be asked whether the TiDB at %s lives: %s", origin.ip, error)
+            _log.warning("can't query etcd for the TiDB at %s: %s", origin.ip, error)
             return False
         places = {server.address for server in origin.servers}
         gone = all(server not in origin.servers and server.address in places and server.started for server in now)
         if gone:
             names = ", ".join(sorted(places))
             _log.warning(
-                "the TiDB (%s) that sent the Prewrite of transaction %d is gone: TiKV decides now", names, start_ts
+                "the TiDB (%s) that sent the Prewrite of transaction %d is gone: TiKV decides its outcome",
+                names,
+                start_ts,
             )
         return gone
 
     def _recent(self) -> list[TiDBServer]:
-        """What etcd has, or had a moment ago: a TiDB that dies leaves hundreds of Prewrites to ask about."""
+        """Return etcd's servers, cached for `_RECENT_S`.
+
+        A TiDB that dies leaves hundreds of Prewrites to check.
+        """
         at, servers = self._seen
         if time.monotonic() - at >= _RECENT_S:
             at, servers = time.monotonic(), list(self._servers())
@@ -138,7 +155,7 @@ class ClientLiveness:
         return [server for server in servers if ip in self._addresses(server.host)]
 
     def _addresses(self, host: str) -> frozenset[str]:
-        """The IP addresses of a host; what a name last resolved to, if it doesn't any more."""
+        """Return the IP addresses of a host; the last known ones if it no longer resolves."""
         try:
             return frozenset((_normalized_ip(str(ipaddress.ip_address(host))),))
         except ValueError:
@@ -156,15 +173,15 @@ class ClientLiveness:
             self._hurry.wait(_POLL_INTERVAL_S)
             self._hurry.clear()
             try:
-                self._look()
+                self._poll_servers()
             except Exception as error:
-                _log.debug("the TiDB servers can't be read from etcd: %s", error)
+                _log.debug("can't read the TiDB servers from etcd: %s", error)
             if time.monotonic() - forgotten >= _CLEANUP_INTERVAL_S:
-                forgotten, before = time.monotonic(), self._forget(before)
+                forgotten, before = time.monotonic(), self._drop_before(before)
             self._stop.wait(_URGENT_POLL_INTERVAL_S)
 
-    def _look(self) -> None:
-        # Only who has sent Prewrites before etcd is asked: by then a TiDB has written itself there.
+    def _poll_servers(self) -> None:
+        # Only connections that sent Prewrites before the query: their TiDB is in etcd by now.
         writers = []
         for origin in list(self._writers):
             if origin.closed_at:
@@ -181,8 +198,8 @@ class ClientLiveness:
                     origin.servers.add(server)
                     _log.info("Prewrites from %s: a TiDB there is %s (started %d)", origin.ip, *server)
 
-    def _forget(self, before: set[int]) -> set[int]:
-        """Drops what the store never took, or has ended itself."""
+    def _drop_before(self, before: set[int]) -> set[int]:
+        """Drop Prewrites that the store rejected or has ended."""
         for start_ts in before:
             if start_ts in self._of and not self._is_open(start_ts):
                 self._of.pop(start_ts, None)
@@ -190,7 +207,7 @@ class ClientLiveness:
 
 
 def _normalized_ip(ip: str) -> str:
-    """An address in the one way of writing it; IPv4 in IPv6 as IPv4, without a zone."""
+    """Return an address in one spelling: IPv4-mapped IPv6 as IPv4, without a zone."""
     try:
         address = ipaddress.ip_address(ip.partition("%")[0])
     except ValueError:

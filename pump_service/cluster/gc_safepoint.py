@@ -1,10 +1,10 @@
-"""Keeps in TiKV what tells the end of this pump's unfinished transactions.
+"""Keep the outcomes of this pump's unfinished transactions in TiKV, by a service safe point.
 
-Of a transaction whose Commit never came TiKV has the record, until its garbage collection drops it together with the
-row's old version: ten minutes later, as a rule, if the row was written again. A pump that was down for longer would
-then find nothing, as if the transaction had never happened. So the pump registers a service safe point at PD, as
-backups do: through there it needs nothing any more. It moves on every half minute; when the pump dies it stays for
-`ttl_s`.
+If a Commit never arrives, only TiKV's record tells the outcome. TiKV's garbage collection drops
+that record with the row's old version, usually ten minutes later if the row was written again. A
+pump that was down longer would find nothing, as if the transaction had never happened. So the pump
+registers a service safe point at PD, as backups do: it needs nothing through that timestamp any
+more. The safe point advances every half minute, and expires `ttl_s` after the pump dies.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REPORT_INTERVAL_S = 600.0
 
 
 class SafePointPD(Protocol):
-    """What is needed of upstream.PDClient."""
+    """Declare the methods of tidb.pd.PDClient that are needed."""
 
     def tso(self) -> int: ...
 
@@ -31,10 +31,10 @@ class SafePointPD(Protocol):
 
 
 class ServiceSafePoint:
-    """Works in a thread of its own between `start` and `stop`. With `ttl_s` 0 nothing is registered.
+    """Advance the safe point in a thread, from `start` to `stop`.
 
-    `decided_through(ts)` says through which timestamp, at most `ts`, every acknowledged transaction has its verdict;
-    None if that isn't known now.
+    With `ttl_s` 0 none is registered. `decided_through(ts)` returns the timestamp, at most `ts`,
+    through which every acknowledged transaction has its outcome; None if unknown now.
     """
 
     def __init__(self, pd: SafePointPD, node_id: str, decided_through: Callable[[int], int | None], ttl_s: int) -> None:
@@ -46,12 +46,13 @@ class ServiceSafePoint:
         self._thread = threading.Thread(target=self._run, name="pump-versions", daemon=True)
 
     def start(self) -> None:
-        """Registers soon, and moves on from then on."""
+        """Start the thread, which registers soon and then advances."""
         self._thread.start()
 
     def stop(self, *, give_up: bool = False) -> None:
-        """Ends the thread; what is registered stays unless `give_up`. A PD that is away is waited for _END_S at most,
-        once.
+        """End the thread; the registration stays unless `give_up`.
+
+        Waits for an unreachable PD up to `_STOP_TIMEOUT_S`, once.
         """
         if self._stop.is_set() or not self._thread.is_alive():
             return
@@ -62,8 +63,9 @@ class ServiceSafePoint:
             self._report_kept("no answer yet")
 
     def advance(self) -> None:
-        """Registers how far this pump is. Without PD, or with one that doesn't know service safe points, it is only
-        logged.
+        """Register this pump's position.
+
+        A PD that is unreachable, or has no service safe points, is only logged.
         """
         if not self._ttl_s:
             return
@@ -75,7 +77,7 @@ class ServiceSafePoint:
             self._report("TiKV isn't told to keep what unfinished transactions need, trying again: %s", error)
 
     def give_up(self) -> None:
-        """Nothing is kept for this pump any more: it leaves for good, or with nothing unfinished."""
+        """Remove the registration: the pump leaves for good, or with nothing unfinished."""
         try:
             if self._ttl_s:
                 self._pd.update_service_gc_safe_point(self._service, 0, 0)

@@ -1,4 +1,4 @@
-"""Keeps the pump's entry in the registry fresh, and leaves the last word there."""
+"""Keep the pump's entry in the registry current, and write its final state there."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from sluice.tidb.etcd import NodeStatus, Registry
 _log = logging.getLogger(__name__)
 
 _RETRY_MS, _RETRY_CAP_MS = 50, 1000
-_REPORT_INTERVAL_S = 30.0  # a failure that lasts is logged this often
+_REPORT_INTERVAL_S = 30.0  # between log lines of one lasting failure
 
 
 class Heartbeat:
-    """Writes `status()`, given to `start`, to the registry every `every_s` seconds, and tries for `patience_s` if it
-    isn't taken.
+    """Write `status()` to the registry every `every_s` seconds, retrying up to `patience_s`.
 
-    After `start` only its thread writes, so an older state never lands on a newer one, and every attempt takes the
-    state as it is then: what waits for a registry that is away becomes the last word when the pump leaves. So
-    `registry` should not try again by itself.
+    After `start` only its thread writes, so an older state never overwrites a newer one. Every
+    attempt reads the state again, so a write that waits for the registry becomes the final one when
+    the pump leaves. `registry` should therefore not retry by itself.
     """
 
     def __init__(self, registry: Registry, every_s: float, patience_s: float = 2.0) -> None:
@@ -31,29 +30,30 @@ class Heartbeat:
         self._registry = registry
         self._status: Callable[[], NodeStatus]
         self._changed = threading.Event()
-        self._last: Deadline | None = None  # of the last word, once the pump leaves
-        self._written = ""  # the state that the registry has
+        self._last: Deadline | None = None  # for the final state, once the pump leaves
+        self._written = ""  # the state in the registry
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="pump-heartbeat", daemon=True)
 
     def start(self, status: Callable[[], NodeStatus]) -> None:
-        """Begin."""
+        """Start the thread."""
         self._status = status
         self._thread.start()
 
     def changed(self) -> None:
-        """Tell the registry now. Returns at once; a registry that is away is only logged."""
+        """Write the state soon. Returns at once; an unreachable registry is only logged."""
         self._changed.set()
 
     def end(self) -> None:
-        """Leave the state of now as the last word. Returns at once; `join` waits."""
+        """Write the current state as the final one. Returns at once; `join` waits."""
         self._written = ""
         self._last = Deadline(self._join_timeout_s)
         self._changed.set()
 
     def join(self) -> None:
-        """Until the registry has the last word, at most `patience_s` after `end`; if it doesn't take it in time, that
-        is only logged.
+        """Wait until the registry has the final state, at most `patience_s` after `end`.
+
+        A registry that doesn't accept it in time is only logged.
         """
         if self._last is None or self._thread.ident is None:
             return
@@ -74,7 +74,7 @@ class Heartbeat:
                 failed_since = failed_since or now
                 if now - reported >= _REPORT_INTERVAL_S and self._last is None:
                     reported = now
-                    _log.error("heartbeat failed for %.0f s, the pump goes on: %s", now - failed_since, error)
+                    _log.error("heartbeat failed for %.0f s, the pump continues: %s", now - failed_since, error)
                 continue
             if failed_since:
                 _log.info("heartbeat is back after %.0f s", time.monotonic() - failed_since)

@@ -1,4 +1,4 @@
-"""The pump as a member of the cluster: its id, its entry in the registry, its heartbeat, and how it leaves."""
+"""Register the pump in the cluster: node id, registry entry, heartbeat, and leaving."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 _PIPELINE = "sluice"
-"""The label of Sluice's pipelines among the drainers: they list the pumps before each window, and needn't be told of a
-new one.
+"""Label of Sluice's pipelines among the drainers.
+
+Pipelines list the pumps before each window, so a new pump need not notify them.
 """
 ONLINE, PAUSING, PAUSED, CLOSING, OFFLINE = "online", "pausing", "paused", "closing", "offline"
 
@@ -32,15 +33,16 @@ _RETRY_INTERVAL_S = 1.0
 
 
 class NodeError(SluiceError):
-    """The pump can't join the cluster; the message says why and what to do."""
+    """Report that the pump can't join the cluster; the message says why and what to do."""
 
-    way_out = "correct what it names, and start the pump again"
+    way_out = "fix the cause above, then start the pump again"
 
 
 def node_id(data_dir: Path, configured: str, advertise_addr: str) -> str:
-    """The id kept in `<data dir>/.node`; if there is none, the configured one or `hostname:port`, which is kept.
+    """Return the id in `<data dir>/.node`; without one, save the configured or a default one.
 
-    The id in the file wins over the configured one: TiDB and Drainers know the data under it.
+    The default is `hostname:port`. The id in the file wins over the configured one: TiDB and
+    Drainers know the data under it.
     """
     path = data_dir / ".node"
     try:
@@ -49,7 +51,7 @@ def node_id(data_dir: Path, configured: str, advertise_addr: str) -> str:
         kept = ""
     if kept:
         if configured and configured != kept:
-            _log.warning("node-id %s is ignored: %s says that this data belongs to node %s", configured, path, kept)
+            _log.warning("node-id %s is ignored: by %s this data belongs to node %s", configured, path, kept)
         return kept
     chosen = configured or f"{socket.gethostname()}:{advertise_addr.rsplit(':', 1)[-1]}"
     _write_new(path, chosen, 0o600)
@@ -57,7 +59,7 @@ def node_id(data_dir: Path, configured: str, advertise_addr: str) -> str:
 
 
 def check_cluster(data_dir: Path, cluster_id: int) -> None:
-    """Refuse a data directory that was written for another cluster. Keeps the id in `<data dir>/.cluster`."""
+    """Raise NodeError for a data directory of another cluster; `<data dir>/.cluster` has the id."""
     path = data_dir / ".cluster"
     try:
         kept = path.read_text().strip()
@@ -82,7 +84,7 @@ def _write_new(path: Path, text: str, mode: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Under which id and address (host:port) this pump is known, the registry that says so, and PD's clock."""
+    """Hold the pump's node id and address (host:port), the registry, and PD's clock."""
 
     node_id: str
     host: str
@@ -91,7 +93,10 @@ class Membership:
 
 
 class Node:
-    """State and registration. `max_commit_ts()` is the store's; all methods may be called from any thread."""
+    """Hold state and registration.
+
+    `max_commit_ts()` is the store's; all methods are thread-safe.
+    """
 
     def __init__(
         self,
@@ -109,7 +114,7 @@ class Node:
         self._label: dict[str, str] | None = None
 
     def status(self) -> NodeStatus:
-        """This pump as the registry should show it."""
+        """Return this pump's entry for the registry."""
         return NodeStatus(
             node_id=self.id,
             host=self.host,
@@ -120,11 +125,14 @@ class Node:
         )
 
     def join(self, begin: Callable[[], object] | None = None) -> None:
-        """Register online, tell the drainers if this pump is new to them, and start the heartbeat.
+        """Register as online, notify drainers that don't know this pump, and start the heartbeat.
 
-        `begin` is given if this pump holds no record: it is to write the first one, which is on the disk before anybody
-        hears of this pump. Raises NodeError if another process runs under this id, if a drainer can't be told, or if
-        the data of a pump that isn't offline is gone: readers would take the windows it held for empty.
+        `begin` is given if this pump holds no record. It writes the first one, which is on disk
+        before the cluster learns of this pump. Raises NodeError in these cases:
+
+        - another process runs under this id;
+        - a drainer can't be notified;
+        - the data of a pump that isn't offline is gone: readers would take its windows for empty.
         """
         former = self._retry("read the registry", lambda: self._registry.get_pump(self.id))
         if former is not None:
@@ -154,7 +162,7 @@ class Node:
                     tls=self._tls,
                 )
             except Exception as error:
-                # A drainer that doesn't know of this pump would miss what it holds.
+                # A drainer that doesn't know this pump would miss its data.
                 self.state = OFFLINE
                 self._retry("register", self._publish)
                 raise NodeError(f"fail to notify all living drainer: {error}") from None
@@ -162,12 +170,14 @@ class Node:
         _log.info("registered as %s at %s, online", self.id, self.host)
 
     def announce(self) -> None:
-        """Have the registry told of the state as it is now. Returns at once."""
+        """Write the current state to the registry soon. Returns at once."""
         self._heartbeat.changed()
 
     def leave(self, state: str, drained_ts: int | None = None) -> None:
-        """End the heartbeat with `state` as the last word in the registry. Returns at once; `wait_left` waits.
-        `drained_ts`: a TSO through which every drainer has read this pump, which holds nothing behind it.
+        """End the heartbeat with `state` as the final one. Returns at once; `wait_left` waits.
+
+        `drained_ts` is a TSO through which every drainer has read this pump, which has no data
+        behind it.
         """
         if drained_ts is not None:
             self._label = {**(self._label or {}), DRAINED_LABEL: str(drained_ts)}
@@ -175,7 +185,10 @@ class Node:
         self._heartbeat.end()
 
     def wait_left(self) -> None:
-        """Until the registry has the last word, or 2 s after `leave`; a registry that is away is only logged."""
+        """Wait for the final state in the registry, up to 2 s after `leave`.
+
+        A failure is only logged.
+        """
         self._heartbeat.join()
 
     def _publish(self) -> None:
@@ -199,6 +212,6 @@ class Node:
             except Exception as error:
                 if not left:
                     raise NodeError(f"can't {what} (etcd of PD): {error}") from error
-                _log.warning("can't %s, %d more tries: %s", what, left, error)
+                _log.warning("can't %s, %d attempts left: %s", what, left, error)
                 time.sleep(_RETRY_INTERVAL_S)
         raise AssertionError

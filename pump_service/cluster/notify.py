@@ -1,4 +1,4 @@
-"""Tells Drainers that a pump has come up, so that they read the list of pumps again before it takes binlogs."""
+"""Notify Drainers of a new pump, so that they list the pumps again before it takes binlogs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _FIRST_RETRY_DELAY_S = 1.0
 
 
 def notify_drainers(drainers: Sequence[NodeStatus], tls: TLS | None = None, budget_s: float = _TOTAL_TIMEOUT_S) -> None:
-    """Call `binlog.Cistern/Notify` on each drainer: 3 tries each, `budget_s` seconds in all.
+    """Call `binlog.Cistern/Notify` on each drainer.
 
-    Raises RuntimeError that names the drainer that doesn't answer.
+    Makes 3 attempts each, `budget_s` seconds in total. Raises RuntimeError that names the drainer
+    that doesn't answer.
     """
     import grpc
 
@@ -36,7 +37,7 @@ def notify_drainers(drainers: Sequence[NodeStatus], tls: TLS | None = None, budg
             for left in range(_MAX_ATTEMPTS - 1, -1, -1):
                 try:
                     call(pb.pump.NotifyReq(), timeout=max(deadline - time.monotonic(), 0.01))
-                    _log.info("drainer %s at %s knows of this pump", drainer.node_id, drainer.host)
+                    _log.info("drainer %s at %s is notified", drainer.node_id, drainer.host)
                     break
                 except grpc.RpcError as error:
                     if not left or time.monotonic() + wait > deadline:

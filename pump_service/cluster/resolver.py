@@ -1,15 +1,16 @@
-"""Asks TiKV what became of a transaction whose Commit or Rollback never reached the pump.
+"""Ask TiKV for the outcome of a transaction whose Commit or Rollback never reached the pump.
 
-The order matters. MvccGetByKey on the primary key only reads, so it is asked first and, for young transactions, alone:
-nothing found may mean that the prewrite is still under way. Only past the age at which TiDB has given up every
-transaction, or once the TiDB that sent it is gone, is KvCheckTxnStatus asked, which rolls back what it finds without a
-lock or with an expired one. Should that TiDB live after all, TiKV refuses its prewrite, and its client is told: the
-outcome is the same everywhere. The call is given the transaction's own start_ts as the caller's, which pushes nothing,
-and a TSO of PD's as the current one, because TiKV's clock follows it.
+The order of calls matters. MvccGetByKey on the primary key only reads, so it comes first, and for
+young transactions it is the only call: finding nothing may mean that the prewrite is still running.
+KvCheckTxnStatus rolls back a transaction without a lock or with an expired one. So it is called
+only past the age at which TiDB has given up every transaction, or once the TiDB that sent it is
+gone. If that TiDB lives after all, TiKV rejects its prewrite and its client gets the error, so the
+outcome is the same everywhere. The call gets the transaction's own start_ts as the caller's, which
+pushes nothing, and a TSO of PD's as the current one, because TiKV's clock follows it.
 
-TiKV's garbage collection drops the record of a commit with the old version of the row. So of a transaction that began
-before its safe point nothing found means nothing: CheckTxnStatus would call a committed one rolled back. It isn't asked
-then, an operator is.
+TiKV's garbage collection drops a commit record with the row's old version. So for a transaction
+that began before TiKV's safe point, finding nothing proves nothing, and CheckTxnStatus would report
+a committed one as rolled back. It isn't called then; an operator decides.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ _PENDING = TxnOutcome(TxnOutcomeKind.PENDING)
 
 
 class OutcomeUnknown(SluiceError):
-    """TiKV doesn't know any more what became of a transaction."""
+    """Report that TiKV no longer knows the outcome of a transaction."""
 
-    way_out = "say what became of it: `PUT /verdict/<start_ts>/<commit_ts or rollback>`"
+    way_out = "decide its outcome: `PUT /verdict/<start_ts>/<commit_ts or rollback>`"
 
 
 class ResolverTiKV(Protocol):
-    """What is needed of upstream.TiKVClient."""
+    """Declare the methods of tidb.tikv.TiKVClient that are needed."""
 
     def mvcc_get(self, key: bytes) -> Mvcc: ...
 
@@ -42,7 +43,7 @@ class ResolverTiKV(Protocol):
 
 
 class ResolverPD(Protocol):
-    """What is needed of upstream.PDClient."""
+    """Declare the methods of tidb.pd.PDClient that are needed."""
 
     def tso(self) -> int: ...
 
@@ -50,7 +51,10 @@ class ResolverPD(Protocol):
 
 
 class TiKVResolver:
-    """A resolver for `Store.open`. Thread-safe as its clients are; their time-outs bound each call."""
+    """Resolve outcomes for `Store.open`.
+
+    Thread-safe as its clients, whose timeouts bound each call.
+    """
 
     def __init__(
         self,
@@ -60,16 +64,19 @@ class TiKVResolver:
         max_txn_time_s: float,
         is_gone: Callable[[int], bool] = lambda start_ts: False,
     ) -> None:
-        """`max_txn_time_s`: setting prewrite-timeout. `is_gone(start_ts)` says whether the TiDB that sent this Prewrite
-        is dead; False if in doubt.
+        """Create a resolver; `max_txn_time_s` is the setting prewrite-timeout.
+
+        `is_gone(start_ts)` returns whether the TiDB that sent this Prewrite is dead; False in
+        doubt.
         """
         self._tikv, self._pd, self._is_gone = tikv, pd, is_gone
         self._max_txn_ms = max_txn_time_s * 1000
 
     def __call__(self, start_ts: int, prewrite_key: bytes) -> TxnOutcome:
-        """The verdict on the transaction that began at `start_ts` with this primary key (raw), PENDING while it may
-        still commit. TiKVError or PDError if nobody answers, UndecidableError if nobody can: the verdict is never
-        guessed.
+        """Return the outcome of the transaction with this start_ts and primary key (raw).
+
+        Returns PENDING while it may still commit. Raises TiKVError or PDError if no server answers,
+        and OutcomeUnknown if none knows: an outcome is never guessed.
         """
         failure: TiKVError | None = None
         locked = False
@@ -86,7 +93,7 @@ class TiKVResolver:
             if failure is not None:
                 raise failure
             return _PENDING
-        if not locked and start_ts < self._pd.get_gc_safe_point():  # what commits later than that is kept
+        if not locked and start_ts < self._pd.get_gc_safe_point():  # TiKV keeps all later commits
             raise OutcomeUnknown(
                 "TiKV has neither lock nor record of it, but has dropped old records through PD's GC safe point, which"
                 " is later than its start: whether it committed can't be known. Compare its rows (GET"
@@ -98,10 +105,12 @@ class TiKVResolver:
 
 
 def _outcome_of(status: TxnStatus, start_ts: int) -> TxnOutcome | None:
-    """None if the status decides nothing."""
+    """Return the outcome, or None if the status decides nothing."""
     if status.kind is TxnKind.COMMITTED:
         if status.commit_ts <= start_ts:
-            raise TiKVError(f"TiKV says that transaction {start_ts} committed at {status.commit_ts}, before it began")
+            raise TiKVError(
+                f"TiKV reports that transaction {start_ts} committed at {status.commit_ts}, before it began"
+            )
         return TxnOutcome(TxnOutcomeKind.COMMITTED, status.commit_ts)
     if status.kind is TxnKind.ROLLED_BACK:
         return TxnOutcome(TxnOutcomeKind.ROLLED_BACK)

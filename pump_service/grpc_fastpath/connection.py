@@ -76,7 +76,7 @@ class FastPathConnection(asyncio.Protocol):
         self._place.is_busy = self._is_waiting
         self._place.end = self._give_way
         self._bytes = self._place.size + FAST_PATH_CONNECTION_BYTES  # that it takes when nothing is under way
-        self._place.hold(self._bytes)
+        self._place.resize(self._bytes)
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple):
             self.origin = self._context.ingest.connect(name[0])
@@ -88,10 +88,10 @@ class FastPathConnection(asyncio.Protocol):
         }
         transport.write(f.settings(settings) + f.window_update(0, f.MAX_WINDOW - f.DEFAULT_WINDOW))
         if self._context.full:
-            self.hold(on=True)
+            self.set_read_paused(on=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._wire.lost()
+        self._wire.on_lost()
         if self.origin is not None:
             self.origin.close()
         self._context.lanes.discard(self)
@@ -159,13 +159,13 @@ class FastPathConnection(asyncio.Protocol):
                 text = f"more frames without calls than are allowed, for {self._limits.over_s:.0f} s"
                 self._fail(f.ENHANCE_YOUR_CALM, text)
                 return
-            self._wire.hold("frames", on=True)
+            self._wire.set_paused("frames", on=True)
             asyncio.get_running_loop().call_later(READ_PAUSE_S, self._resume)
 
     def _resume(self) -> None:
         if self._wire.closing:
             return
-        self._wire.hold("frames", on=False)
+        self._wire.set_paused("frames", on=False)
         if self._rest:
             self.data_received(b"")
         if not self._wire.is_held("frames"):
@@ -175,10 +175,10 @@ class FastPathConnection(asyncio.Protocol):
         """Count what waits here; end the connection if there is no room for it."""
         sender = self._sender
         held = (
-            self._bytes + len(self._rest) + self._blocks.size + self._uploads.kept + _OPEN_BYTES * len(self._open)
-            + sender.kept + self._wire.unsent
+            self._bytes + len(self._rest) + self._blocks.size + self._uploads.held_bytes + _OPEN_BYTES * len(self._open)
+            + sender.queued_bytes + self._wire.unsent
         )  # fmt: skip
-        if held != self._place.size and not self._place.hold(held) and not self._wire.closing:
+        if held != self._place.size and not self._place.resize(held) and not self._wire.closing:
             self._fail(f.ENHANCE_YOUR_CALM, "the pump keeps too much for connections without calls")
 
     def _is_waiting(self) -> bool:
@@ -201,7 +201,7 @@ class FastPathConnection(asyncio.Protocol):
         if self._wire.closing:
             return
         if error is None:
-            self._place.wrote()
+            self._place.mark_writer()
             self._sender.replies(streams)
         else:
             self._out += [f.error_reply(stream, f.GRPC_UNKNOWN, str(error)) for stream in streams]
@@ -210,9 +210,9 @@ class FastPathConnection(asyncio.Protocol):
         """Write what is ready."""
         self._wire.flush()
 
-    def hold(self, *, on: bool) -> None:
+    def set_read_paused(self, *, on: bool) -> None:
         """Stop or go on reading, because the store is full or has room again."""
-        self._wire.hold("store", on=on)
+        self._wire.set_paused("store", on=on)
 
     @property
     def busy(self) -> bool:
@@ -225,7 +225,7 @@ class FastPathConnection(asyncio.Protocol):
             self._out.append(f.goaway(f.MAX_WINDOW, f.NO_ERROR, "the pump is shutting down"))
             self.flush()
 
-    def clear_out(self, now: float) -> None:
+    def close_if_idle(self, now: float) -> None:
         """Close the connection if nobody uses it: without a first call soon, without calls after an hour
         and a GOAWAY.
         """
@@ -357,8 +357,8 @@ class FastPathConnection(asyncio.Protocol):
             return pos
         known = self._write_headers is not None and self._hpack.recall(self._write_block) is self._write_headers
         pos, self._last, received = kernel.calls(
-            buf, pos, self._write_block if known else None, self._opens, self._open, self._context.ingest.usual(),
-            largest, self._last, room, self._records, self._streams,
+            buf, pos, self._write_block if known else None, self._opens, self._open,
+            self._context.ingest.fast_admission(), largest, self._last, room, self._records, self._streams,
         )  # fmt: skip
         self._received += received
         return pos
@@ -465,7 +465,7 @@ class FastPathConnection(asyncio.Protocol):
         except WriteRejected as refusal:
             self._out.append(f.error_reply(stream, refusal.status, refusal.text))
             self._allowance.left -= 1
-            self._context.ingest.refused()
+            self._context.ingest.count_rejected()
             return
         if record is None:
             self._probes.append(stream)
@@ -508,9 +508,9 @@ class FastPathConnection(asyncio.Protocol):
             if stream in self._open:
                 self._uploads.drop(stream)
             self._bridged.cancel(stream)
-            self._sender.forget(stream)
+            self._sender.drop(stream)
         elif kind == f.CONTINUATION:
-            whole = self._blocks.go_on(stream, flags, payload)
+            whole = self._blocks.continue_block(stream, flags, payload)
             if whole is not None:
                 self._headers(stream, *whole)
         elif kind == f.PUSH_PROMISE:

@@ -92,8 +92,8 @@ class FastPathServer:
         self._woken = False
         self._thread = 0  # the loop's
         self._alone = 0  # calls in a row that found nothing else waiting
-        self._came = deque([time.monotonic()] * _CALM_READS, _CALM_READS)  # when there was something to write
-        self._took = 0.0  # s that a write from here took lately
+        self._read_times = deque([time.monotonic()] * _CALM_READS, _CALM_READS)  # when there was something to write
+        self._last_batch_s = 0.0  # s that a write from here took lately
         self._later = 0  # payload bytes of `queued` that may wait for others
         self._later_since = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -121,21 +121,21 @@ class FastPathServer:
             self._durable(batch, error)
         if self._finished:  # written from within
             self._answer()
-            self._took = max(self._took, time.monotonic() - began)
+            self._last_batch_s = max(self._last_batch_s, time.monotonic() - began)
         if habit is not None and habit.held:
             habit.left = max(habit.left - 1, 0)
             habit.try_at = began + _TRY_S
         if self.queued > self.limits.queued and not self._full:
             self._full = True
             for other in self.lanes:
-                other.hold(on=True)
+                other.set_read_paused(on=True)
 
     def _is_calm(self, calls: int, size: int, now: float) -> bool:
         """Whether so little comes that nobody else would wait while this thread writes."""
-        self._took *= 0.95
-        apart_s = max(_CALM_READ_GAP_S, _AT_DISK * self._took)
-        is_calm = now - self._came[0] >= _CALM_READS * apart_s
-        self._came.append(now)
+        self._last_batch_s *= 0.95
+        apart_s = max(_CALM_READ_GAP_S, _AT_DISK * self._last_batch_s)
+        is_calm = now - self._read_times[0] >= _CALM_READS * apart_s
+        self._read_times.append(now)
         return is_calm and calls <= _CALM_MAX_CALLS and size <= _MAX_SMALL_BATCH_BYTES and self.queued == self._later
 
     def _is_alone(self, calls: int, size: int) -> bool:
@@ -205,7 +205,7 @@ class FastPathServer:
         if self._full and self.queued <= self.limits.queued // 2:
             self._full = False
             for lane in self.lanes:
-                lane.hold(on=False)
+                lane.set_read_paused(on=False)
 
     async def run_maintenance(self, every_s: float = 5.0) -> None:
         """Give up uploads that stand still and close connections that nobody uses, now and then; cancel
@@ -213,14 +213,14 @@ class FastPathServer:
         """
         while True:
             await asyncio.sleep(every_s)
-            self.clear_out(time.monotonic())
+            self.close_idle(time.monotonic())
 
-    def clear_out(self, now: float) -> None:
+    def close_idle(self, now: float) -> None:
         """As `keep_house`, once."""
         for upload in self.uploads.stalled(now - self.limits.stalled_s):
             upload.owner.reset(upload.stream, CANCEL)
         for lane in list(self.lanes):
-            lane.clear_out(now)
+            lane.close_if_idle(now)
 
     @property
     def full(self) -> bool:

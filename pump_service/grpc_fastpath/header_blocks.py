@@ -37,7 +37,7 @@ class HeaderBlocks:
         self.size = len(payload)
         return None
 
-    def go_on(self, stream: int, flags: int, payload: bytes) -> tuple[int, bytes] | None:
+    def continue_block(self, stream: int, flags: int, payload: bytes) -> tuple[int, bytes] | None:
         """A CONTINUATION: the flags of the HEADERS frame and the whole block, if this was its end."""
         if not self.stream or self.stream != stream:
             raise f.Http2ConnectionError(f.PROTOCOL_ERROR, "CONTINUATION without HEADERS")

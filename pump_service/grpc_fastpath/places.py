@@ -63,7 +63,7 @@ class ConnectionSlot:
         self.end: Callable[[], object] = _nothing
         self.is_busy: Callable[[], bool] = _never
 
-    def hold(self, size: int) -> bool:
+    def resize(self, size: int) -> bool:
         """Change what it takes to `size` bytes, ending others if that is too much; False if there is no room."""
         grows = size > self.size
         if self.is_open:
@@ -75,7 +75,7 @@ class ConnectionSlot:
         """Note that a call is complete."""
         self.used = time.monotonic()
 
-    def wrote(self) -> None:
+    def mark_writer(self) -> None:
         """Note that the store took binlogs of this address."""
         self.used = time.monotonic()
         if self.group not in self._places.writers:
@@ -85,7 +85,7 @@ class ConnectionSlot:
         """Give the place up. May be called twice."""
         if self.is_open:
             self.is_open = False
-            self._places.leave(self)
+            self._places.release(self)
             self.end, self.is_busy = _nothing, _never  # they know the connection
 
 
@@ -107,7 +107,7 @@ class ConnectionSlots:
         self._reported = -_REPORT_INTERVAL_S
         self._ended = 0
 
-    def enter(self, host: str, size: int = ACCEPTED_CONNECTION_BYTES) -> ConnectionSlot | None:
+    def acquire(self, host: str, size: int = ACCEPTED_CONNECTION_BYTES) -> ConnectionSlot | None:
         """Take a connection of `host` that takes `size` bytes; None if there is no room."""
         place = ConnectionSlot(self, client_group(host), size)
         self.used += 1
@@ -122,7 +122,7 @@ class ConnectionSlots:
             return None
         return place
 
-    def leave(self, place: ConnectionSlot) -> None:
+    def release(self, place: ConnectionSlot) -> None:
         """Take back what a place took."""
         self.used -= 1
         self.size -= place.size

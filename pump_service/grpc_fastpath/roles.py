@@ -18,7 +18,7 @@ class RecordIngest(Protocol):
     def admit(self, data: bytes, begin: int = 0, end: int | None = None) -> Record | None:
         """The record in data[begin:end]; None for a probe, which succeeds without writing. Raises Refused."""
 
-    def usual(self) -> tuple[bytes, int, bool, type[Record]]:
+    def fast_admission(self) -> tuple[bytes, int, bool, type[Record]]:
         """What a request may hold now to be taken without `admit`: how it begins, up to the payload's length, the
         highest timestamp, whether Prewrites are taken, and what a record is.
         """
@@ -43,7 +43,7 @@ class RecordIngest(Protocol):
     def observe(self, seconds: float, calls: int, *, ok: bool) -> None:
         """Count `calls` that the store answered together, `seconds` after they came."""
 
-    def refused(self) -> None:
+    def count_rejected(self) -> None:
         """Count a call that never reached the store."""
 
 
@@ -84,13 +84,13 @@ class ClientCalls(Protocol):
     def ended(self, stream: int) -> None:
         """The stream is answered."""
 
-    def hold(self, *, on: bool) -> None:
+    def set_read_paused(self, *, on: bool) -> None:
         """Stop or go on reading, because the store is full or has room again."""
 
     def go_away(self) -> None:
         """Tell the client to open no more calls here."""
 
-    def clear_out(self, now: float) -> None:
+    def close_if_idle(self, now: float) -> None:
         """Close the connection if nobody uses it."""
 
     def close(self) -> None:

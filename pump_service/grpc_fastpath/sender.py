@@ -57,7 +57,7 @@ class FlowControlledSender:
         self._earned = 0
 
     @property
-    def kept(self) -> int:
+    def queued_bytes(self) -> int:
         """Bytes that are kept for the peer's windows, about."""
         return _CREDIT_BYTES * len(self._credit) + _QUEUE_BYTES * len(self._queues)
 
@@ -112,7 +112,7 @@ class FlowControlledSender:
             queue.drained = asyncio.get_running_loop().create_future()
             await queue.drained
 
-    def forget(self, stream: int) -> None:
+    def drop(self, stream: int) -> None:
         """The peer reset the stream: drop what it had to send."""
         self._credit.pop(stream, None)
         self._ready.pop(stream, None)
@@ -123,7 +123,7 @@ class FlowControlledSender:
     def drop_all(self) -> None:
         """The connection is gone."""
         for stream in list(self._queues):
-            self.forget(stream)
+            self.drop(stream)
 
     def window_update(self, stream: int, increment: int) -> None:
         """A WINDOW_UPDATE of the peer. ConnectionFault if a window would pass 2^31 - 1."""

@@ -87,7 +87,7 @@ class PartialRequestBudget:
         """The upload waits for room."""
         self._starved[upload] = None
 
-    def over(self, upload: PartialRequest, parts: int = 1) -> bool:
+    def is_over_share(self, upload: PartialRequest, parts: int = 1) -> bool:
         """Whether more than the `parts`-th of what is allowed is taken, and `upload` isn't the one that may go on all
         the same.
         """
@@ -102,7 +102,7 @@ class PartialRequestBudget:
     def relieve(self) -> None:
         """Give room to those that wait for it, as far as there is any."""
         for upload in list(self._starved):
-            if not self.over(upload, 2):
+            if not self.is_over_share(upload, 2):
                 del self._starved[upload]
                 upload.owner.grant(upload, now=True)
 
@@ -132,7 +132,7 @@ class PartialRequests:
         self.window = limits.stream_window  # what a new stream may send
 
     @property
-    def kept(self) -> int:
+    def held_bytes(self) -> int:
         """Bytes that it takes; of bodies those that a connection may have in any case."""
         return min(self._size, self._budget.share) + self._costs
 
@@ -169,11 +169,11 @@ class PartialRequests:
             self.reset(stream, f.PROTOCOL_ERROR)
             return None
         small = self._size <= self._budget.share and self._budget.has_room()
-        if not small and self._budget.over(upload):
+        if not small and self._budget.is_over_share(upload):
             self.reset(stream, f.REFUSED_STREAM)
         elif upload.granted < self.window // 2:
             # Under pressure only the oldest call gets room, so that at least that one comes to its end.
-            if small or not self._budget.over(upload, 2):
+            if small or not self._budget.is_over_share(upload, 2):
                 self.grant(upload)
             else:
                 self._budget.mark_starved(upload)

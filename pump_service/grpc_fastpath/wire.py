@@ -33,7 +33,7 @@ class FrameTransport:
             self.transport.write(b"".join(out))
         out.clear()
 
-    def hold(self, why: str, *, on: bool) -> None:
+    def set_paused(self, why: str, *, on: bool) -> None:
         """Stop reading for this reason, or no longer; it is read while there is none."""
         if on:
             self._held.add(why)
@@ -50,13 +50,13 @@ class FrameTransport:
 
     def pause_writing(self) -> None:
         """As asyncio's protocols have it."""
-        self.hold("writing", on=True)
+        self.set_paused("writing", on=True)
         self._stuck = time.monotonic()
         self._writable = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
         """As asyncio's protocols have it."""
-        self.hold("writing", on=False)
+        self.set_paused("writing", on=False)
         if self._writable is not None:
             if not self._writable.done():
                 self._writable.set_result(None)
@@ -83,7 +83,7 @@ class FrameTransport:
         self.transport.close()
         self._last_bytes = asyncio.get_running_loop().call_later(_LAST_BYTES_TIMEOUT_S, self.transport.abort)
 
-    def lost(self) -> None:
+    def on_lost(self) -> None:
         """The connection is gone."""
         self.closing = True
         if self._last_bytes is not None:

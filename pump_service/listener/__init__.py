@@ -1,4 +1,4 @@
-"""The pump's one address: takes connections, says how many there may be, and gives each to what speaks its protocol."""
+"""Listen on the pump's one address: accept, limit, and route connections by protocol."""
 
 from sluice.pump_service.listener.descriptors import max_connection_descriptors, raise_nofile_limit
 from sluice.pump_service.listener.port import Listener

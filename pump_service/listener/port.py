@@ -1,4 +1,4 @@
-"""The one address: looks at a connection's first bytes and gives it to the lane or to HTTP/1."""
+"""Accept connections, and hand each to the fast path or to HTTP/1 by its first bytes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ _log = logging.getLogger(__name__)
 _FIRST_BYTES_TIMEOUT_S = 30.0
 _GREETING_DELAY_S = 0.004
 _MAX_GREETED_TOGETHER = 4
-"""Connections without TLS that are greeted every `_GREETING_DELAY_S`; with TLS one is, which takes a millisecond or
-more.
+"""Connections without TLS greeted every `_GREETING_DELAY_S`.
+
+With TLS it is one, which takes a millisecond or more.
 """
 _HANDSHAKE_TIMEOUT_S = 15.0
 _NO_DESCRIPTOR_PAUSE_S = 0.2
@@ -37,7 +38,7 @@ _USER_TIMEOUT_MS = 30_000
 
 
 class Listener:
-    """Accepts connections. `http1` makes a protocol for HTTP/1."""
+    """Accept connections. `http1` creates a protocol for HTTP/1."""
 
     def __init__(
         self,
@@ -56,11 +57,11 @@ class Listener:
         self.connections: WeakSet[asyncio.Transport] = WeakSet()
 
     def use(self, context: FastPathServer) -> None:
-        """The context for lanes; must come before `listen`."""
+        """Set the server for HTTP/2 connections; must come before `listen`."""
         self._context = context
 
     async def listen(self, host: str, port: int, tls: Contexts | None, backlog: int = 1024) -> tuple[str, int]:
-        """Bind; returns the address. OSError if it is taken."""
+        """Bind; return the address. Raises OSError if it is in use."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         sockets = [_bind(family, address, backlog) for family, _, _, _, address in dict.fromkeys(found)]
@@ -69,8 +70,10 @@ class Listener:
         return str(name[0]), int(name[1])
 
     async def listen_unix(self, path: str) -> None:
-        """A second way in: a Unix socket, without TLS (the original's `socket`). A socket that a killed pump left is
-        replaced; OSError if somebody listens there."""
+        """Bind a Unix socket, without TLS (the original's `socket`).
+
+        Replaces a socket that a killed pump left; raises OSError if a process listens there.
+        """
         path = path.removeprefix("unix://").removeprefix("unix:")
         probe = socket.socket(socket.AF_UNIX)
         try:
@@ -84,7 +87,7 @@ class Listener:
         self._unix_path = path
 
     async def serve(self) -> None:
-        """Begin to accept."""
+        """Start accepting."""
         loop = asyncio.get_running_loop()
         self._accepting.append(loop.create_task(self._greet_in_turn()))
         self._accepting += [loop.create_task(self._accept(sock, tls)) for sock, tls in self._listening]
@@ -106,12 +109,12 @@ class Listener:
         while True:
             try:
                 taken, address = await loop.sock_accept(listening)
-            except OSError as error:  # the process has no descriptor left, or the client has gone
-                _log.warning("a connection could not be taken: %s", error)
+            except OSError as error:  # no descriptor is left, or the client is gone
+                _log.warning("can't accept a connection: %s", error)
                 await asyncio.sleep(_NO_DESCRIPTOR_PAUSE_S)
                 continue
             host = address[0] if isinstance(address, tuple) else _UNIX
-            place = self._context.places.enter(
+            place = self._context.places.acquire(
                 host, ACCEPTED_CONNECTION_BYTES if tls is None else ACCEPTED_CONNECTION_BYTES + TLS_CONNECTION_BYTES
             )
             if place is None:
@@ -124,12 +127,13 @@ class Listener:
                 else:
                     self._waiting.append((sock, tls))
                     self._came.set()
-            await asyncio.sleep(0)  # a crowd at the door isn't all of the loop's work
+            await asyncio.sleep(0)  # a crowd of new connections must not starve the others
 
     async def _greet_in_turn(self) -> None:
-        """Greet connections of addresses that haven't written, at a rate, the newest first.
+        """Greet connections of addresses that haven't written, at a limited rate, the newest first.
 
-        Of a crowd that comes faster, the oldest are ended to make room, so in their order none would be greeted.
+        Of a crowd that arrives faster, the oldest are ended to make room, so greeting the oldest
+        first would greet none.
         """
         while True:
             await self._came.wait()
@@ -161,7 +165,7 @@ class Listener:
             raise
 
     def close_all(self) -> None:
-        """Close what is still open."""
+        """Close all open connections."""
         for sock, _ in self._waiting:
             sock.close()
         self._waiting.clear()
@@ -169,27 +173,27 @@ class Listener:
             task.cancel()
         for transport in list(self.connections):
             sock = transport.get_extra_info("socket")
-            # asyncio can't abort one that was closed with bytes to send, has sent them and is gone.
+            # asyncio can't abort a transport that was closed with unsent bytes and has sent them.
             if sock is not None and sock.fileno() >= 0:
                 transport.abort()
 
     def lane(self, place: ConnectionSlot) -> FastPathConnection:
-        """A protocol for a new HTTP/2 connection."""
+        """Return a protocol for a new HTTP/2 connection."""
         return FastPathConnection(self._context, place)
 
     def http1(self, roles: frozenset[str]) -> asyncio.Protocol:
-        """A protocol for a new HTTP/1 connection of a client with these roles."""
+        """Return a protocol for a new HTTP/1 connection of a client with these roles."""
         return self._http1(roles)
 
 
 def _bind(family: int, address: str | tuple[Any, ...], backlog: int) -> socket.socket:
-    # asyncio sends without delay (TCP_NODELAY) only where the protocol is said to be TCP.
+    # asyncio sets TCP_NODELAY only on sockets whose protocol is given as TCP.
     sock = socket.socket(family, socket.SOCK_STREAM, 0 if family == socket.AF_UNIX else socket.IPPROTO_TCP)
     try:
         if family != socket.AF_UNIX:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         elif Path(str(address)).is_socket():
-            Path(str(address)).unlink()  # nobody listens there any more
+            Path(str(address)).unlink()  # no process listens there any more
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind(address)
@@ -202,7 +206,7 @@ def _bind(family: int, address: str | tuple[Any, ...], backlog: int) -> socket.s
 
 
 class _CountedSocket(socket.socket):
-    """A connection's socket, counted until it is closed, whichever protocol has it then."""
+    """Count a connection's socket until it is closed, whichever protocol owns it then."""
 
     def __init__(self, taken: socket.socket, place: ConnectionSlot, host: str) -> None:
         super().__init__(taken.family, taken.type, taken.proto, taken.detach())
@@ -216,7 +220,7 @@ class _CountedSocket(socket.socket):
 
 
 class _ProtocolSniffer(asyncio.Protocol):
-    """Holds a connection until its first bytes tell HTTP/2 from HTTP/1."""
+    """Hold a connection until its first bytes distinguish HTTP/2 from HTTP/1."""
 
     def __init__(self, front: Listener, place: ConnectionSlot) -> None:
         self._front = front
@@ -229,7 +233,7 @@ class _ProtocolSniffer(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._place.end = transport.abort
-        # Who may open the Unix socket is the file system's to say.
+        # Permissions of the file system decide who may open the Unix socket.
         speaks_tls = transport.get_extra_info("ssl_object") is not None
         if speaks_tls:
             self._place.roles = roles_of(self._front.security, transport.get_extra_info("peercert"))
@@ -254,13 +258,13 @@ class _ProtocolSniffer(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._data += data
         if not self._place.is_open:
-            return  # it is being ended
+            return  # the connection is closing
         head = self._data[: len(PREFACE)]
         if PREFACE.startswith(head):
             if len(head) < len(PREFACE):
                 return  # both are possible
             protocol: asyncio.Protocol = self._front.lane(self._place)
-        elif self._place.hold(self._place.size + HTTP1_CONNECTION_BYTES):
+        elif self._place.resize(self._place.size + HTTP1_CONNECTION_BYTES):
             protocol = self._front.http1(self._place.roles)
         else:
             self._transport.abort()

@@ -1,4 +1,4 @@
-"""TLS of the port: `[security]` of the settings, certificates read again when their files change."""
+"""Set up TLS of the port from `[security]`; certificates are reloaded when their files change."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from sluice.pump_service.config import Security
 from sluice.tidb.rpc import TLS
 
 _READ_BYTES = 64 << 10
-"""asyncio allocates 256 KiB for a connection before its first byte; a record of TLS has 16 KiB"""
+"""Read buffer of a connection.
+
+Asyncio allocates 256 KiB before the first byte; a TLS record has at most 16 KiB.
+"""
 
 
 Contexts: TypeAlias = Callable[[], ssl.SSLContext]
-"""Gives the context for the next connection."""
+"""Return the context for the next connection."""
 
 
 def server_context(security: Security) -> Contexts | None:
-    """Return what gives contexts that ask clients for certificates if a CA is set; None if TLS is off.
+    """Return a source of TLS contexts; None if TLS is off.
 
-    Raises OSError, which names what can't be read. Every context has its own sessions, so none outlives the CA that its
-    client was checked by.
+    They ask clients for certificates if a CA is set. Raises OSError that names the unreadable file.
+    Every context has its own sessions, so none outlives the CA that checked its client.
     """
     if not security.on:
         return None
@@ -32,8 +35,9 @@ def server_context(security: Security) -> Contexts | None:
 
 
 def client_tls(security: Security) -> TLS | None:
-    """What the pump's own connections to PD, etcd, TiKV and drainers use; None without a CA. OSError names what can't
-    be read.
+    """Return TLS for the pump's own connections (PD, etcd, TiKV, drainers); None without a CA.
+
+    Raises OSError that names the unreadable file.
     """
     if not security.ssl_ca:
         return None
@@ -41,7 +45,7 @@ def client_tls(security: Security) -> TLS | None:
 
 
 def roles_of(security: Security, certificate: dict[str, Any] | None) -> frozenset[str]:
-    """Return what a client with this certificate (as `getpeercert` gives it) may do."""
+    """Return the roles of a client with this certificate (as `getpeercert` returns it)."""
     subject = (certificate or {}).get("subject", ())
     return security.roles_of(value for rdn in subject for key, value in rdn if key == "commonName")
 
@@ -53,14 +57,14 @@ class _Reloader:
         self._context = self.build()
 
     def current(self) -> ssl.SSLContext:
-        """The context of the files as they are now; the former one while they can't be read."""
+        """Return the context of the current files; the former one while they can't be read."""
         try:
             now = self._mtimes()
             if now != self._seen:
                 self._context = self.build()
                 self._seen = now
         except OSError:  # also OpenSSL's
-            pass  # a rotation in the middle: the next connection sees it whole
+            pass  # files are being replaced: the next connection reads them
         return self._context
 
     def _mtimes(self) -> list[int]:
@@ -68,10 +72,11 @@ class _Reloader:
         return [Path(path).stat().st_mtime_ns for path in files if path]
 
     def build(self) -> ssl.SSLContext:
-        """A context from the files."""
+        """Return a context from the files."""
         security = self._security
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        # Python 3.13 refuses certificates without the identifiers of RFC 5280, which TiDB, MySQL and Python 3.12 take
+        # Python 3.13 rejects certificates without RFC 5280's identifiers; TiDB, MySQL and
+        # Python 3.12 accept them
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         try:
             context.load_cert_chain(security.ssl_cert, security.ssl_key)

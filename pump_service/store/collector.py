@@ -59,7 +59,7 @@ class GarbageCollector:
         keep_from = min([ts - LATE_COMMIT_SLACK, *(start - 1 for start in needed)])
         if keep_from > 0:
             removed = self._log.purge(keep_from, known.fid)
-            self._reader.forget()
+            self._reader.clear_cache()
             deleted = self._index.delete_through(keep_from, known, self._stopping)
             self.deleted_keys += deleted
             log.info("purged through %d: %d segments, %d index entries", ts, len(removed), deleted)

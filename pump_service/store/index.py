@@ -71,9 +71,9 @@ class BinlogIndex(RecoverableDatabase):
         self._gc_ts = 0
         super().__init__(directory, options)
 
-    def _look(self, db: CheckedDB) -> None:
+    def _verify(self, db: CheckedDB) -> None:
         self._gc_ts = self._number(db, GC_TS_KEY)
-        self._standing(db)
+        self._read_position(db)
 
     def rebuild(self) -> None:
         """As Database; the new one holds gcTS and nothing else."""
@@ -184,21 +184,21 @@ class BinlogIndex(RecoverableDatabase):
         with self._use() as db:
             return self._pointer(db, HEAD_POINTER_KEY)
 
-    def newest(self) -> RecordPointer | None:
+    def latest(self) -> RecordPointer | None:
         """The last record that was ever entered; None in a new database."""
         with self._use() as db:
             if db.get(HEAD_POINTER_KEY) is None:
                 return None
-            return max(self._standing(db).head, self._pointer(db, HEAD_POINTER_KEY))
+            return max(self._read_position(db).head, self._pointer(db, HEAD_POINTER_KEY))
 
     def position(self) -> IndexPosition:
         """Where a start goes on: what was last synced, or, if an original pump wrote this, what that
         pump last saved.
         """
         with self._use() as db:
-            return self._standing(db)
+            return self._read_position(db)
 
-    def _standing(self, db: CheckedDB) -> IndexPosition:
+    def _read_position(self, db: CheckedDB) -> IndexPosition:
         synced = db.get(SYNCED_KEY)
         if synced is not None:
             return IndexPosition.decode(synced)

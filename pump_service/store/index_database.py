@@ -43,7 +43,7 @@ class RecoverableDatabase:
         self._db: CheckedDB | None = None
         try:
             self._db = self._open()
-            self._look(self._db)
+            self._verify(self._db)
         except DamagedError as error:
             self._release()
             self._set_aside(str(error))
@@ -52,7 +52,7 @@ class RecoverableDatabase:
         except OSError as error:
             raise OSError(f"the index {directory} can't be opened: {error}") from error
 
-    def _look(self, db: CheckedDB) -> None:
+    def _verify(self, db: CheckedDB) -> None:
         """Reads what must be readable. DamagedError if it isn't."""
 
     def _open(self) -> CheckedDB:

@@ -60,7 +60,7 @@ class LateCommits:
                 self._is_open = True
                 log.error("%s can't be written, late commits are forgotten with this process: %s", self.path, error)
 
-    def behind(self, ts: int) -> list[LateCommit]:
+    def at_or_below(self, ts: int) -> list[LateCommit]:
         """Return those at or below the position of a reader (TSO), which lacks them unless it read them since."""
         if not self._found:
             return []
@@ -70,7 +70,7 @@ class LateCommits:
 
     def check(self, ts: int) -> None:
         """Raise MissedCommitError if a reader that begins at `ts` (TSO) may lack one."""
-        for each in self.behind(ts):
+        for each in self.at_or_below(ts):
             if ts <= each.passed_ts:
                 raise MissedCommitError(each.commit_ts, each.start_ts, str(self.path))
 

@@ -52,7 +52,7 @@ class OutcomeResolver:
         self._after, self._retry = times.after_s, times.retry_s
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._asking: set[int] = set()
+        self._querying: set[int] = set()
         self._resolved: set[int] = set()
         self._last_error: dict[int, str] = {}
         self.queries = 0
@@ -86,13 +86,13 @@ class OutcomeResolver:
             # A Prewrite may come again after its verdict (a retry of TiDB's): then it is asked about again.
             self._resolved = {ts for ts in self._resolved if self._sorter.is_open(ts)}
             self._last_error = {ts: text for ts, text in self._last_error.items() if self._sorter.is_open(ts)}
-            fresh = [ts for ts in candidates if ts not in self._asking and ts not in self._resolved]
-            self._asking.update(fresh)
+            fresh = [ts for ts in candidates if ts not in self._querying and ts not in self._resolved]
+            self._querying.update(fresh)
         for start_ts in fresh:
-            self._pool.submit(self._ask, start_ts)
+            self._pool.submit(self._query, start_ts)
         return due_s
 
-    def _ask(self, start_ts: int) -> None:
+    def _query(self, start_ts: int) -> None:
         try:
             if not self._stop.is_set():
                 self._decide(start_ts)
@@ -105,7 +105,7 @@ class OutcomeResolver:
                 log.warning("asking for the fate of transaction %d failed, asking again: %s", start_ts, text)
         finally:
             with self._lock:
-                self._asking.discard(start_ts)
+                self._querying.discard(start_ts)
 
     def _decide(self, start_ts: int) -> None:
         payload = self._read(start_ts)

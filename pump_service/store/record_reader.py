@@ -1,7 +1,7 @@
-"""Reads records of the value log where the index, or anybody, says that they lie: many at once, over whole arrays.
+"""Read records of the value log at given places: many at once, over whole arrays.
 
-`look` reads the first bytes, which say what a record is; `payloads` reads all of it and checks its CRC. Both read in
-long runs, whatever the order of the places.
+`read_heads` reads the first bytes, which tell what a record is; `payloads` reads all of it and
+checks its CRC. Both read in long runs, whatever the order of the places.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RecordHeads:
     starts: Ints
     commits: Ints
 
-    def take(self, which: Ints | npt.NDArray[np.bool_] | slice) -> RecordHeads:
+    def select(self, which: Ints | npt.NDArray[np.bool_] | slice) -> RecordHeads:
         """Those rows."""
         return RecordHeads(
             self.fids[which],
@@ -65,7 +65,7 @@ class RecordReader:
     def __init__(self, value_log: ValueLog) -> None:
         self._log = value_log
 
-    def look(self, fids: Ints, offsets: Ints) -> tuple[RecordHeads, Ints]:
+    def read_heads(self, fids: Ints, offsets: Ints) -> tuple[RecordHeads, Ints]:
         """Reads the heads of the records at these places, sorts them by place, and says which of the places each has.
         Bad ones are reported and left out.
         """
@@ -84,7 +84,7 @@ class RecordReader:
         good = states != kernel.NOTHING
         self._read_in_full(records, good, states)
         if not good.all():
-            return records.take(good), order[good]
+            return records.select(good), order[good]
         return records, order
 
     def _read_in_full(self, records: RecordHeads, good: npt.NDArray[np.bool_], states: Ints) -> None:
@@ -112,7 +112,7 @@ class RecordReader:
     def joined(self, records: RecordHeads) -> npt.NDArray[np.uint8] | None:
         """The payloads of all records, one behind the other; None if one is bad, or may be: `payloads` tells which."""
         order = np.lexsort((records.offsets, records.fids))
-        placed = records.take(order)
+        placed = records.select(order)
         fids, inverse = np.unique(placed.fids, return_inverse=True)
         segments = [self._log.segment(fid) for fid in fids.tolist()]
         sizes = np.array([0 if segment is None else segment.size for segment in segments])
@@ -136,10 +136,10 @@ class RecordReader:
 
     def payloads(self, records: RecordHeads, which: Ints | None = None) -> list[bytes | None]:
         """The payload of each record of `which` (default: all); None, after a report, where it is bad."""
-        part = records if which is None else records.take(which)
+        part = records if which is None else records.select(which)
         order = np.lexsort((part.offsets, part.fids))
         in_order = bool((order[1:] > order[:-1]).all())
-        placed = part if in_order else part.take(order)
+        placed = part if in_order else part.select(order)
         ends = placed.offsets + HEADER.size + placed.lengths
         found: list[bytes | None] = []
         for begin, end in _runs(placed.fids, placed.offsets, ends):

@@ -61,7 +61,7 @@ class Store:
             self._log = ValueLog(data_dir / "value", options.segment_limit, sync=options.sync_log)
             self._index = BinlogIndex(data_dir / "kv", options.kv)
             standing = self._index.position()
-            self._log.cut_torn_end(self._index.newest())
+            self._log.cut_torn_end(self._index.latest())
             begin = begin_of_indexing(self._log, self._index, standing)
         except BaseException:
             os.close(self._lock_fd)
@@ -231,7 +231,7 @@ class Store:
 
     def late_behind(self, ts: int) -> list[LateCommit]:
         """The commits that came after readers had passed them, of those at or below the position of a reader (TSO)."""
-        return self._late.behind(ts)
+        return self._late.at_or_below(ts)
 
     def _record_late(self, found: list[tuple[int, int]]) -> None:
         passed_ts = max(self._sorter.max_commit_ts, self._sorter.passed)

@@ -154,7 +154,7 @@ class ValueLog:
         path = self.path_of(fid)
         return path.with_name(f"{path.name}.lost-{offset}")
 
-    def look_again(self, fid: int) -> None:
+    def reopen_if_replaced(self, fid: int) -> None:
         """Opens a sealed segment again if its file was replaced, as a copy that is moved into its place does."""
         segment = self.segment(fid)
         if segment is None or segment is self._current or not segment.was_replaced():

@@ -75,7 +75,9 @@ class CommittedTransactions:
         count = int(np.searchsorted(self.commits.commits, ts, "right"))
         fakes = int(np.searchsorted(self.fakes.commits, ts, "right"))
         first, rest = slice(0, count), slice(0, fakes)
-        return CommittedTransactions(self.commits.take(first), self.prewrites.take(first), self.fakes.take(rest), ts)
+        return CommittedTransactions(
+            self.commits.select(first), self.prewrites.select(first), self.fakes.select(rest), ts
+        )
 
 
 class WindowReader:
@@ -120,7 +122,7 @@ class WindowReader:
         """As RecordReader's, of what `transactions` gives."""
         return self._records.payloads(records, which)
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Drops the kept chunks (what they point to has been purged)."""
         with self._lock:
             self._recent.clear()
@@ -128,14 +130,14 @@ class WindowReader:
     def _chunk(self, after: int, through: int, entries: int) -> CommittedTransactions:
         # Each key can be told from its record, so the index needs to give the pointers only, which is twice as fast.
         fids, offsets = self._index.pointers(after, through, entries)
-        records, places = self._records.look(fids, offsets)
+        records, places = self._records.read_heads(fids, offsets)
         keys = np.where(records.tps == 0, records.starts, records.commits)
         in_order = np.zeros(len(fids), np.int64)
         in_order[places] = keys
         bad: list[UnreadableRecord] = []
         if len(keys) < len(fids) or not _ascending(in_order, after, through):
             indexed, fids, offsets = self._index.range(after, through, entries)
-            records, places = self._records.look(fids, offsets)
+            records, places = self._records.read_heads(fids, offsets)
             at = indexed[places]
             differs = np.where(records.tps == 0, records.starts, records.commits) != at
             for i in np.setdiff1d(np.arange(len(fids)), places).tolist():
@@ -143,7 +145,7 @@ class WindowReader:
             for i in np.flatnonzero(differs).tolist():
                 bad.append(UnreadableRecord(int(at[i]), int(records.fids[i]), int(records.offsets[i])))
                 self._log.report_corrupt(*bad[-1][1:], f"not the record of ts {bad[-1].ts}")
-            records = records.take(~differs)
+            records = records.select(~differs)
             in_order = indexed
         last = int(in_order[-1]) if len(fids) == entries else through
         found = self._join(records, last)
@@ -153,17 +155,17 @@ class WindowReader:
         prewrites = records.tps == 0
         fake = ~prewrites & (records.starts == records.commits)
         commit = (records.tps == COMMIT) & ~fake
-        commits = _by_commit(records.take(commit))
-        fakes = _by_commit(records.take(fake))
-        candidates = records.take(prewrites)
+        commits = _by_commit(records.select(commit))
+        fakes = _by_commit(records.select(fake))
+        candidates = records.select(prewrites)
         order = np.argsort(candidates.starts, kind="stable")
-        candidates = candidates.take(order)
+        candidates = candidates.select(order)
         at = np.searchsorted(candidates.starts, commits.starts)
         found = at < len(candidates)
         found[found] = candidates.starts[at[found]] == commits.starts[found]
         if not found.all():
             return self._join_older(commits, candidates, found, fakes, through)
-        return CommittedTransactions(commits, candidates.take(at), fakes, through)
+        return CommittedTransactions(commits, candidates.select(at), fakes, through)
 
     def _join_older(
         self,
@@ -180,10 +182,10 @@ class WindowReader:
             if pointer is not None:
                 pointers[start] = pointer
         places = np.array(list(pointers.values()), np.int64).reshape(-1, 2)
-        older, _ = self._records.look(places[:, 0], places[:, 1])
-        older = older.take(older.tps == 0)
+        older, _ = self._records.read_heads(places[:, 0], places[:, 1])
+        older = older.select(older.tps == 0)
         pool = candidates.joined(older)
-        pool = pool.take(np.argsort(pool.starts, kind="stable"))
+        pool = pool.select(np.argsort(pool.starts, kind="stable"))
         at = np.searchsorted(pool.starts, commits.starts)
         found = at < len(pool)
         found[found] = pool.starts[at[found]] == commits.starts[found]
@@ -197,7 +199,7 @@ class WindowReader:
             else:
                 bad.append(UnreadableRecord(commit_ts, *place))
         return CommittedTransactions(
-            commits.take(found), pool.take(at[found]), fakes, through, tuple(bad), tuple(absent)
+            commits.select(found), pool.select(at[found]), fakes, through, tuple(bad), tuple(absent)
         )
 
     def _miss(self, commit_ts: int, start_ts: int) -> None:
@@ -257,7 +259,7 @@ class WindowReader:
 
     def error_of(self, fid: int, offset: int) -> CorruptRecordError:
         """What a reader is told that must not miss the record there. The next one looks at the file anew."""
-        self._log.look_again(fid)
+        self._log.reopen_if_replaced(fid)
         return CorruptRecordError(
             str(self._log.path_of(fid)),
             offset,
@@ -294,7 +296,7 @@ class WindowReader:
         rows = slice(begin, end)
         commits, starts = chunk.commits.commits[rows], chunk.commits.starts[rows]
         lengths = chunk.prewrites.lengths[rows]
-        joined = self._records.joined(chunk.prewrites.take(rows)) if kernel.IS_COMPILED else None
+        joined = self._records.joined(chunk.prewrites.select(rows)) if kernel.IS_COMPILED else None
         if joined is None:
             payloads = self._records.payloads(chunk.prewrites, np.arange(begin, end))
             for i in [i for i, payload in enumerate(payloads) if payload is None] if strict else ():
@@ -350,7 +352,7 @@ def _ascending(keys: Ints, after: int, through: int) -> bool:
 
 def _by_commit(records: RecordHeads) -> RecordHeads:
     if len(records) > 1 and bool((np.diff(records.commits) <= 0).any()):
-        return records.take(np.argsort(records.commits, kind="stable"))
+        return records.select(np.argsort(records.commits, kind="stable"))
     return records
 
 

@@ -39,8 +39,8 @@ def _no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 def sent_by(origins: ClientLiveness, ip: str) -> ClientConnection:
     """A connection that sent a Prewrite, and etcd was looked at."""
     origin = origins.connect(ip)
-    origins.sent([prewrite(BASE)], origin)
-    origins._look()
+    origins.record_prewrites([prewrite(BASE)], origin)
+    origins._poll_servers()
     return origin
 
 
@@ -99,7 +99,7 @@ def test_all_of_a_host_that_died_are_gone() -> None:
 def test_a_prewrite_of_which_nobody_knows_where_it_came_from_waits() -> None:
     origins = ClientLiveness(Topology(), lambda start_ts: True)
     assert not origins.is_gone(BASE)
-    origins.sent([prewrite(BASE)], None)
+    origins.record_prewrites([prewrite(BASE)], None)
     assert not origins.is_gone(BASE)
 
 
@@ -108,8 +108,8 @@ def test_what_etcd_had_before_the_first_prewrite_does_not_count() -> None:
     etcd = Topology(ONE)
     origins = ClientLiveness(etcd, lambda start_ts: True)
     origin = origins.connect("10.0.0.1")
-    origins._look()
-    origins.sent([prewrite(BASE)], origin)
+    origins._poll_servers()
+    origins.record_prewrites([prewrite(BASE)], origin)
     origin.close()
     etcd.servers = ()
     assert not origins.is_gone(BASE)
@@ -133,11 +133,11 @@ def test_only_open_prewrites_are_kept_in_mind() -> None:
     waiting = {BASE}
     origins = ClientLiveness(Topology(ONE), waiting.__contains__)
     origin = origins.connect("10.0.0.1")
-    origins.sent([prewrite(BASE), prewrite(BASE + 1), prewrite(BASE + 2)], origin)
-    origins.sent([commit(BASE + 1, BASE + 9)], origins.connect("10.0.0.2"))
+    origins.record_prewrites([prewrite(BASE), prewrite(BASE + 1), prewrite(BASE + 2)], origin)
+    origins.record_prewrites([commit(BASE + 1, BASE + 9)], origins.connect("10.0.0.2"))
     assert set(origins._of) == {BASE, BASE + 2}
-    seen = origins._forget(set())
-    assert origins._forget(seen) == {BASE}  # the store never took the other
+    seen = origins._drop_before(set())
+    assert origins._drop_before(seen) == {BASE}  # the store never took the other
 
 
 def test_a_connection_is_given_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:

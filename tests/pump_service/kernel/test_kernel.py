@@ -67,7 +67,7 @@ class Taken:
     def __init__(
         self, kernel, ingest, data, opened=(), last=0, room=100, block=BLOCK, opens=lambda block: False, **terms
     ):
-        prefix, limit, prewrites, kind = ingest.usual()
+        prefix, limit, prewrites, kind = ingest.fast_admission()
         limit, prewrites = terms.get("limit", limit), terms.get("prewrites", prewrites)
         self.opened, self.records, self.streams = dict.fromkeys(opened), [], []
         self.end, self.last, self.received = kernel.calls(

@@ -46,7 +46,7 @@ class _Ingest:
         if data[begin:end] == _REFUSED:
             raise WriteRejected("refused")
 
-    def usual(self):
+    def fast_admission(self):
         return b"\x08", 0, False, tuple  # nothing is
 
     def connect(self, ip):
@@ -55,7 +55,7 @@ class _Ingest:
     def observe(self, seconds, calls, ok):
         pass
 
-    def refused(self):
+    def count_rejected(self):
         pass
 
 
@@ -341,7 +341,7 @@ def test_an_upload_that_stands_still_is_given_up():
         client.send(_headers(3), f.frame(f.DATA, 0, 3, b"\0" + (100).to_bytes(4, "big") + b"x"))
         _eventually(lambda: context.uploads.size == 6)
         time.sleep(0.2)
-        context.loop.call_soon_threadsafe(context.clear_out, time.monotonic())
+        context.loop.call_soon_threadsafe(context.close_idle, time.monotonic())
         assert client.answer(3).reset == f.CANCEL
         assert context.uploads.size == 0
         client.close()
@@ -412,12 +412,12 @@ def test_a_connection_that_opens_no_call_is_closed_and_one_without_calls_after_a
         idle.answer(1)
         _eventually(lambda: len(context.lanes) == 2)
         time.sleep(0.2)
-        context.loop.call_soon_threadsafe(context.clear_out, time.monotonic())
+        context.loop.call_soon_threadsafe(context.close_idle, time.monotonic())
         silent.wait_closed()
         idle.wait_frame(f.GOAWAY)
         idle.call(3, _PROBE)  # crossed the GOAWAY
         assert idle.answer(3).status == "0"
-        context.loop.call_soon_threadsafe(context.clear_out, time.monotonic() + 60)
+        context.loop.call_soon_threadsafe(context.close_idle, time.monotonic() + 60)
         idle.wait_closed()
         assert not context.lanes
 

@@ -275,7 +275,7 @@ def test_a_header_without_payload_is_no_record_wherever_records_are_read(tmp_pat
     assert starts(log) == list(range(1 + behind))
     with pytest.raises(CorruptRecordError, match="without payload"):
         log.read(RecordPointer(0, place))
-    records, _ = RecordReader(log).look(np.array([0, 0]), np.array([0, place]))
+    records, _ = RecordReader(log).read_heads(np.array([0, 0]), np.array([0, place]))
     assert records.offsets.tolist() == [0]
     log.cut_torn_end(None)
     assert starts(log) == list(range(1 + behind))
