@@ -195,7 +195,7 @@ class WindowService:
         return pb.window.AwaitResponse(has_more=found)
 
     def read(self, request: pb.window.ReadRequest, taker: ReadStream) -> Generator[memoryview, None, None]:
-        """Yield the transactions with lo < commit_ts <= hi as an Arrow stream, in pieces up to a MiB.
+        """Yield the transactions with lo < commit_ts <= hi as an Arrow stream, in MiB pieces.
 
         Raises CallRejected, also for a hi above max_commit_ts: that window would have gaps.
         """

@@ -1,6 +1,6 @@
-"""The pump's store: durable records in, transactions in commit order out.
+"""Store records durably, and return transactions in commit order.
 
-docs/explanation/no-loss.md has its promises.
+docs/explanation/no-loss.md has the store's promises.
 """
 
 from sluice.pump_service.store.errors import (

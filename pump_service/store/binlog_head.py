@@ -1,8 +1,9 @@
-"""The few fields of a binlog.Binlog message that the store needs, read without building the message.
+"""Read the few fields of a binlog.Binlog message that the store needs, without building it.
 
-Layout (protobuf, as TiDB's Go encoder writes it, ascending fields): `08 tp  10 start_ts  18 commit_ts  [22
-prewrite_key] [2a prewrite_value]  [32 ddl_query]  38 ddl_job_id  40 ddl_schema_state`. tp, timestamps, job id and state
-are always present. Other orders and absent fields are legal protobuf and take the slower way.
+TiDB's Go encoder writes the fields in ascending order: `08 tp 10 start_ts 18 commit_ts [22
+prewrite_key] [2a prewrite_value] [32 ddl_query] 38 ddl_job_id 40 ddl_schema_state`. tp, timestamps,
+job id and state are always present. Other orders and absent fields are legal protobuf and take the
+slower path.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from sluice.tidb.codec.varint import encode_uvarint
 Ints = npt.NDArray[np.int64]
 
 HEAD_BYTES = 22
-"""tag+tp, tag+9 bytes start_ts, tag+9 bytes commit_ts: as far as `parse_heads` looks"""
+"""Bytes that `parse_heads` reads: tag and tp, then twice a tag and 9 bytes of timestamp."""
 
 
 _NO_DDL = b"\x38\x00\x40\x00"
 
 
 class BinlogHead(NamedTuple):
-    """tp, start_ts and commit_ts of a Binlog; absent fields are 0."""
+    """Hold tp, start_ts and commit_ts of a Binlog; absent fields are 0."""
 
     tp: int
     start_ts: int
@@ -34,7 +35,10 @@ class BinlogHead(NamedTuple):
 
 
 class BinlogField(NamedTuple):
-    """One top-level field: number, wire type, where tag, value and end lie, and the value if it is a varint."""
+    """Describe a top-level field.
+
+    Number, wire type, begin of tag and value, end, varint's value.
+    """
 
     number: int
     wire: int
@@ -44,8 +48,8 @@ class BinlogField(NamedTuple):
     varint: int
 
 
-# Not sluice.tidb.codec.varint's decoder: what a tenth byte holds beyond 64 bits is dropped here, as protobuf does with
-# what a client sent; in TiDB's rows it is damage.
+# Not sluice.tidb.codec.varint's decoder: here bits beyond 64 in a tenth byte are dropped, as
+# protobuf does; in TiDB's rows they are damage.
 def _varint(data: bytes, pos: int) -> tuple[int, int]:
     value = shift = 0
     while True:
@@ -60,7 +64,7 @@ def _varint(data: bytes, pos: int) -> tuple[int, int]:
 
 
 def fields(data: bytes) -> Iterator[BinlogField]:
-    """Walks the top-level fields. Raises ValueError where the message is broken."""
+    """Yield the top-level fields. Raises ValueError where the message is broken."""
     pos = 0
     while pos < len(data):
         begin = pos
@@ -85,7 +89,7 @@ def fields(data: bytes) -> Iterator[BinlogField]:
 
 
 def parse_head(payload: bytes) -> BinlogHead:
-    """tp, start_ts, commit_ts of one message; ValueError if it is no protobuf message."""
+    """Return tp, start_ts and commit_ts of a message. Raises ValueError if it isn't protobuf."""
     tp = start = commit = 0
     for field in fields(payload):
         if field.wire != 0:
@@ -100,9 +104,10 @@ def parse_head(payload: bytes) -> BinlogHead:
 
 
 def stored_head(payload: bytes) -> BinlogHead:
-    """What everything that reads the store takes for the head of this message: in the encoder's order the first fields,
-    else the last of each. Legal protobuf may hold a field twice, and then it is not what protobuf says. ValueError as
-    parse_head.
+    """Return the head as all readers of the store see it.
+
+    In the encoder's order that is the first fields, else the last value of each. Legal protobuf may
+    repeat a field, and then protobuf's own answer differs. Raises ValueError as parse_head.
     """
     head = np.frombuffer(payload[:HEAD_BYTES].ljust(HEAD_BYTES, b"\0"), np.uint8).reshape(1, -1)
     tps, starts, commits, right = parse_heads(head, np.array([len(payload)], np.int64))
@@ -110,7 +115,7 @@ def stored_head(payload: bytes) -> BinlogHead:
 
 
 def prewrite_key(payload: bytes) -> bytes:
-    """The primary key of the transaction (raw TiKV key), b"" if absent."""
+    """Return the transaction's primary key (raw TiKV key), b"" if absent."""
     key = b""
     for field in fields(payload):
         if field.number == 4 and field.wire == 2:
@@ -119,7 +124,7 @@ def prewrite_key(payload: bytes) -> bytes:
 
 
 def encode_outcome(tp: int, start_ts: int, commit_ts: int) -> bytes:
-    """A Binlog with nothing but a verdict, byte for byte as the original's encoder writes it."""
+    """Return a Binlog with only an outcome, byte for byte as the original's encoder writes it."""
     return b"".join(
         (
             b"\x08",
@@ -134,8 +139,11 @@ def encode_outcome(tp: int, start_ts: int, commit_ts: int) -> bytes:
 
 
 def merge(commit: bytes, prewrite: bytes) -> bytes:
-    """The message a puller gets: the Commit with prewrite_value, ddl_query, ddl_job_id and ddl_schema_state of its
-    Prewrite, which is the only one of the two that is sure to have them."""
+    """Return the message for a puller: the Commit with the data fields of its Prewrite.
+
+    These are prewrite_value, ddl_query, ddl_job_id and ddl_schema_state; only the Prewrite is sure
+    to have them.
+    """
     usual = kernel.merged(commit, prewrite)
     if usual is not None:
         return usual
@@ -155,7 +163,10 @@ def merge(commit: bytes, prewrite: bytes) -> bytes:
 
 
 def _after_key(payload: bytes) -> int:
-    """Where the fields behind prewrite_key begin, if the message begins as the encoder writes it, else 0."""
+    """Return where the fields behind prewrite_key begin.
+
+    0 if the message isn't in the encoder's order.
+    """
     if len(payload) < 14 or payload[0] != 0x08 or payload[2] != 0x10 or payload[11] >= 0x80 or payload[12] != 0x18:
         return 0
     if min(payload[3:11]) < 0x80 or payload[1] >= 0x80:
@@ -169,7 +180,7 @@ def _after_key(payload: bytes) -> int:
 
 
 def _end_of_bytes(payload: bytes, tag: int) -> int:
-    """Where the length-delimited field with a one-byte tag at `tag` ends."""
+    """Return the end of the length-delimited field with a one-byte tag at `tag`."""
     size, begin = _varint(payload, tag + 1)
     return begin + size
 
@@ -177,11 +188,11 @@ def _end_of_bytes(payload: bytes, tag: int) -> int:
 def parse_heads(
     heads: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """tp, start_ts, commit_ts of many messages at once, and which rows are right.
+    """Return tp, start_ts and commit_ts of many messages, and which rows are valid.
 
-    `heads` has one row of HEAD_BYTES a message: its first bytes, then anything if `lengths` says that it is shorter. A
-    row is right if it has the encoder's order and timestamps of 9 bytes (every real TSO) or, for commit_ts, also one
-    byte; the caller parses the others one by one.
+    `heads` has a row of HEAD_BYTES per message: its first bytes, then arbitrary bytes if `lengths`
+    is smaller. A row is valid in the encoder's order with timestamps of 9 bytes (every real TSO)
+    or, for commit_ts, also one byte. The caller parses the others one by one.
     """
     tp = heads[:, 1].astype(np.int64)
     start, start_ok = _varint9(heads[:, 3:12])
@@ -201,7 +212,10 @@ def parse_heads(
 
 
 def rows_at(data: npt.NDArray[np.uint8], offsets: Ints, width: int) -> npt.NDArray[np.uint8]:
-    """One row of `width` bytes for each offset; every offset must leave as many."""
+    """Return a row of `width` bytes for each offset.
+
+    Each offset must have as many bytes behind it.
+    """
     windows = np.lib.stride_tricks.as_strided(data, (len(data) - width + 1, width), (1, 1), writeable=False)
     return windows[offsets]
 

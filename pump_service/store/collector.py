@@ -1,7 +1,6 @@
-"""Garbage collection: what is old enough is purged, first in name, then in the value log and the index.
+"""Collect garbage: advance gcTS first, then remove from the value log and the index.
 
-Segments and index entries are kept 600 s longer than what is said to be purged, and as long as a later commit needs
-them.
+Segments and index entries outlive gcTS by 600 s, and longer if a later commit needs them.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from sluice.pump_service.store.window_reader import WindowReader
 log = logging.getLogger(__name__)
 
 LATE_COMMIT_SLACK = LONG_TRANSACTION
-"""Prewrites are kept for 600 s more: their Commit may be among what stays."""
+"""Prewrites are kept this much longer: their Commits may be above gcTS."""
 
 
 class GarbageCollector:
-    """One thread at a time collects; any thread asks."""
+    """Collect in one thread at a time; any thread may read its state."""
 
     def __init__(
         self, value_log: ValueLog, index: BinlogIndex, sorter: Sorter, indexer: Indexer, reader: WindowReader
@@ -32,20 +31,22 @@ class GarbageCollector:
         self._indexer, self._reader = indexer, reader
         self._stopping = threading.Event()
         self.gc_ts = index.gc_ts()
-        """everything through it may have been purged"""
+        """Everything through it may have been purged."""
         self.done_gc_ts = 0
-        """the last one whose files and entries are gone"""
+        """The last gc_ts whose segments and entries are removed."""
         self.deleted_keys = 0
 
     def stop(self) -> None:
-        """Has the collection that runs end early."""
+        """End a running collection early."""
         self._stopping.set()
 
     def collect(self, ts: int) -> None:
-        """Purges what was committed at or before `ts`. The sorter must know all that was written. Open Prewrites hold
-        it back; nothing happens if what is left isn't above the last one, or not below max_commit_ts.
+        """Purge what was committed at or before `ts`. The sorter must know all that was written.
+
+        Open Prewrites lower the limit. Does nothing unless the result is above the last gcTS and
+        below max_commit_ts.
         """
-        known = self._indexer.applied  # of what comes behind it the sorter may not know yet
+        known = self._indexer.applied  # the sorter may not know later records yet
         oldest = self._sorter.smallest_open()
         if oldest:
             ts = min(ts, oldest)

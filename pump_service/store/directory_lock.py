@@ -10,7 +10,10 @@ from sluice.pump_service.store.errors import StoreLockedError
 
 
 def lock_directory(data_dir: Path) -> int:
-    """A descriptor that holds the directory until it is closed. StoreLockedError if another process has it."""
+    """Return a descriptor that locks the directory until it is closed.
+
+    Raises StoreLockedError if another process holds it.
+    """
     path = data_dir / ".lock"
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

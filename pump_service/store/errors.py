@@ -1,4 +1,4 @@
-"""Errors of the pump's store. Each message names what it happened to and what can be done."""
+"""Define the store's errors. Each message names what failed and what to do."""
 
 from __future__ import annotations
 
@@ -6,49 +6,58 @@ from sluice.errors import SluiceError
 
 
 class StoreError(SluiceError):
-    """Base of everything the store raises or hands to `done`."""
+    """Base of everything the store raises or passes to `done`."""
 
-    way_out = "look at the disk and the pump's log, then start the pump again"
+    way_out = "check the disk and the pump's log, then start the pump again"
 
 
 class StoreLockedError(StoreError):
-    """Another process holds the data directory."""
+    """Report that another process holds the data directory."""
 
-    way_out = "end the other process, or give this pump a data-dir of its own"
+    way_out = "stop the other process, or give this pump its own data-dir"
 
 
 class NewerDataError(StoreError):
-    """A newer version of Sluice wrote this data directory; nothing in it was touched."""
+    """Report that a newer version of Sluice wrote this data directory; it is left unchanged."""
 
     way_out = "start the version of the pump that wrote it, or a newer one, or give this pump another data-dir"
 
 
 class StoreClosedError(StoreError):
-    """The store is closed or closing: nothing is accepted any more."""
+    """Report that the store is closed or closing, and accepts nothing."""
 
     transient = True
 
 
 class StoreFailedError(StoreError):
-    """A write or fsync of the value log failed. What reached the disk is unknown, so nothing is accepted until the
-    process is started again (an fsync that failed once can't be trusted when repeated)."""
+    """Report that a write or fsync of the value log failed.
+
+    What reached the disk is unknown, so nothing is accepted until the process restarts. An fsync
+    that failed once can't be trusted when repeated.
+    """
 
 
 class NoSpaceError(StoreError):
-    """Less disk space left than `stop_write_at_available_space`; only fake binlogs are accepted."""
+    """Report less free space than `stop_write_at_available_space`.
+
+    Only fake binlogs are accepted.
+    """
 
     transient = True
-    way_out = "make room on the pump's disk: it takes writes again by itself"
+    way_out = "free space on the pump's disk: writes then resume without a restart"
 
     def __init__(self, available: int, threshold: int) -> None:
-        # TiDB and its operators know this text.
+        # The original's text, which TiDB's operators know.
         super().__init__(f"no available space, available: {available}, StopWriteAtAvailableSpace: {threshold}")
         self.available = available
         self.threshold = threshold
 
 
 class NoDescriptorsError(StoreError):
-    """The process may open no more files. Nothing of the record was written; the next one may succeed."""
+    """Report that the process may open no more files.
+
+    Nothing of the record was written; the next write may succeed.
+    """
 
     transient = True
 
@@ -60,7 +69,7 @@ class NoDescriptorsError(StoreError):
 
 
 class StoreBusyError(StoreError):
-    """More verdicts wait for a look than are taken."""
+    """Report that too many outcomes wait for their check."""
 
     transient = True
 
@@ -69,15 +78,15 @@ class StoreBusyError(StoreError):
 
 
 class InvalidRecordError(StoreError):
-    """A record's timestamps can't be stored (negative, or not below 2**63)."""
+    """Report a record whose timestamps can't be stored (negative, or not below 2**63)."""
 
-    way_out = "find who sends such records: TiDB doesn't"
+    way_out = "find the client that sends such records: TiDB doesn't"
 
 
 class CorruptRecordError(StoreError):
-    """A pointer leads to bytes that are no valid record."""
+    """Report a pointer to bytes that are no valid record."""
 
-    way_out = "restore the file from a copy; reading goes on by itself"
+    way_out = "restore the file from a copy; reading then resumes without a restart"
 
     def __init__(self, path: str, offset: int, what: str) -> None:
         super().__init__(f"{path}: offset {offset}: {what}")
@@ -86,8 +95,9 @@ class CorruptRecordError(StoreError):
 
 
 class IndexDamagedError(StoreError):
-    """The index isn't what was written to it; it is being made again from the value log, and nothing is
-    read meanwhile.
+    """Report that the index lost or changed data.
+
+    It is being rebuilt from the value log, and nothing can be read meanwhile.
     """
 
     transient = True
@@ -100,7 +110,7 @@ class IndexDamagedError(StoreError):
 
 
 class MissedCommitError(StoreError):
-    """A Commit came below what this reader had been given, so the reader lacks a transaction."""
+    """Report a Commit below this reader's position: the reader lacks a transaction."""
 
     way_out = "repair the transaction's rows downstream of every reader, then remove the file that is named"
 
@@ -114,7 +124,7 @@ class MissedCommitError(StoreError):
 
 
 class WindowPurgedError(StoreError):
-    """The range asked for begins before what garbage collection has removed."""
+    """Report that the requested range begins below what garbage collection has removed."""
 
     way_out = "copy the data anew; a reader that is this far behind can't catch up"
 

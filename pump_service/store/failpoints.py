@@ -1,10 +1,11 @@
-"""Places where tests make the store die or fail; off unless SLUICE_FAILPOINTS is set.
+"""Let tests kill the store or make it fail at named places.
 
-SLUICE_FAILPOINTS="writer.after_write=kill@3,vlog.fsync=error" : at the third pass of the first, SIGKILL to this
-process; at every pass of the second an OSError(EIO). Further actions: `sleep:<seconds>`, and `nospace`
-(OSError(ENOSPC)).
+Off unless SLUICE_FAILPOINTS is set.
 
-`rpc.no_window=on` has the pump serve only what an original Pump does.
+SLUICE_FAILPOINTS="writer.after_write=kill@3,vlog.fsync=error" sends SIGKILL to this process at the
+third pass of the first place, and raises OSError(EIO) at every pass of the second. Further actions:
+`sleep:<seconds>`, and `nospace` (OSError(ENOSPC)). `rpc.no_window=on` makes the pump serve only
+what an original Pump does.
 """
 
 from __future__ import annotations
@@ -36,19 +37,22 @@ _failpoints = _parse(os.environ.get("SLUICE_FAILPOINTS", ""))
 
 
 def configure(text: str) -> None:
-    """Replaces the active failpoints (same syntax as the environment variable; "" turns all off)."""
+    """Replace the active failpoints (same syntax as the environment variable; "" turns all off)."""
     global _failpoints
     _failpoints = _parse(text)
 
 
 def hit(name: str) -> None:
-    """Runs what is configured for this place; nearly free when nothing is."""
+    """Run the action configured for this place; nearly free if there is none."""
     if _failpoints and due(name):
         run_action(name)
 
 
 def due(name: str) -> bool:
-    """Counts a pass, and says whether the action is to run now (for places that prepare a partial step first)."""
+    """Count a pass.
+
+    Return whether to run the action now (for places that first prepare a partial step).
+    """
     point = _failpoints.get(name)
     if point is None:
         return False
@@ -57,7 +61,7 @@ def due(name: str) -> bool:
 
 
 def run_action(name: str) -> None:
-    """Runs the action of a point that is due."""
+    """Run the action of a point that is due."""
     point = _failpoints[name]
     action, _, argument = point.action.partition(":")
     if action == "kill":

@@ -1,4 +1,4 @@
-"""The index: LevelDB in `kv/`, readable and writable by goleveldb too.
+"""Store the index in LevelDB, in `kv/`; goleveldb can read and write it, too.
 
     ts:<u64 big-endian>      -> pointer           start_ts of a Prewrite, else commit_ts (u32 fid, i64 offset LE)
     !binlog!gcts             -> u64 LE            everything through it may have been purged
@@ -6,14 +6,14 @@
     !binlog!handlePointer    -> pointer           the last commit that left the sorter
     !binlog!headPointer      -> pointer           the last record that is in this index
     !sluice!longTransactions -> pairs of u64 LE   commit_ts, start_ts of transactions that took over 600 s
-    !sluice!synced           -> a Standing        as of the last time when everything before it was synced
-    !sluice!gaps             -> see gaps.py       stretches of the value log that couldn't be read when they were indexed
+    !sluice!synced           -> IndexPosition     as of the last sync of everything before it
+    !sluice!gaps             -> UnreadableRanges  of the value log, when it was indexed
     ~sluice!end              -> nothing           see leveldb.py
 
-The original doesn't know the last four and doesn't mind them. Its own pointers aren't synced: after a power cut they
-may have survived entries that did not. So a start goes on from `!sluice!synced`, which is written every few seconds
-after the journals were synced, and indexes again what lies behind it in the value log.
-"""  # noqa: E501
+The original ignores the last four. Its own pointers aren't synced: after a power cut they may have
+survived entries that did not. So a start resumes at `!sluice!synced`, which is written every few
+seconds after the journals were synced, and indexes the value log behind it again.
+"""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ Ints = npt.NDArray[np.int64]
 
 
 def encode_key(ts: int) -> bytes:
-    """`ts:` and the timestamp, big-endian."""
+    """Return `ts:` and the timestamp, big-endian."""
     return _KEY.pack(TS_PREFIX, ts)
 
 
 class BinlogIndex(RecoverableDatabase):
-    """What is where, and how far the pump is. One indexer writes the entries."""
+    """Map timestamps to records, and hold the pump's position. One indexer writes the entries."""
 
     def __init__(self, directory: Path, options: IndexOptions) -> None:
-        """As Database."""
+        """Open it as RecoverableDatabase does."""
         self._gc_ts = 0
         super().__init__(directory, options)
 
@@ -76,7 +76,7 @@ class BinlogIndex(RecoverableDatabase):
         self._read_position(db)
 
     def rebuild(self) -> None:
-        """As Database; the new one holds gcTS and nothing else."""
+        """Rebuild as RecoverableDatabase does; the new one holds gcTS and nothing else."""
         super().rebuild()
         self.save_gc_ts(self._gc_ts)
 
@@ -85,7 +85,7 @@ class BinlogIndex(RecoverableDatabase):
     def put_batch(
         self, fid: int, tps: Sequence[int], starts: Sequence[int], commits: Sequence[int], offsets: Sequence[int]
     ) -> None:
-        """Enters records of one segment and moves headPointer to the last of them, in one write."""
+        """Enter records of one segment and move headPointer to the last of them, in one write."""
         failpoints.hit("index.before_batch")
         with self._use(wait=False) as db:
             batch = db.batch()
@@ -95,7 +95,7 @@ class BinlogIndex(RecoverableDatabase):
         failpoints.hit("index.after_batch")
 
     def put_arrays(self, fid: int, tps: Ints, starts: Ints, commits: Ints, offsets: Ints) -> None:
-        """As `put_batch`, for records that come as arrays: half the work for each."""
+        """Enter records given as arrays, as `put_batch` does at half the cost per record."""
         failpoints.hit("index.before_batch")
         entries = np.empty(len(offsets), _ENTRIES)
         entries["prefix"] = TS_PREFIX
@@ -109,28 +109,30 @@ class BinlogIndex(RecoverableDatabase):
         failpoints.hit("index.after_batch")
 
     def get(self, ts: int) -> RecordPointer | None:
-        """The record with this key."""
+        """Return the pointer stored at `ts`."""
         with self._use(reader=True) as db:
             value = db.get(encode_key(ts))
         return None if value is None else RecordPointer.decode(value)
 
     def range(self, after: int, through: int, limit: int) -> tuple[Ints, Ints, Ints]:
-        """Keys in (after, through], ascending, at most `limit`: timestamps, fids, offsets."""
+        """Return timestamps, fids, offsets of keys in (after, through], ascending, up to `limit`."""
         with self._use(reader=True) as db:
             found = db.joined(encode_key(after + 1), encode_key(through + 1), limit)
         entries = np.frombuffer(found, _ENTRIES)
         return entries["ts"].astype(np.int64), entries["fid"].astype(np.int64), entries["offset"].astype(np.int64)
 
     def pointers(self, after: int, through: int, limit: int) -> tuple[Ints, Ints]:
-        """As `range`, without the timestamps: fids, offsets."""
+        """Return fids and offsets as `range` does, without the timestamps."""
         with self._use(reader=True) as db:
             found = db.joined(encode_key(after + 1), encode_key(through + 1), limit, keys=False)
         entries = np.frombuffer(found, _POINTERS)
         return entries["fid"].astype(np.int64), entries["offset"].astype(np.int64)
 
     def delete_through(self, ts: int, before: RecordPointer, stop: threading.Event) -> int:
-        """Removes the keys [0, ts] of records that lie before `before`, a batch at a time, and yields to LevelDB's
-        compaction; returns how many. Ends early when `stop` is set."""
+        """Remove the keys [0, ts] of records before `before`, in batches; return how many.
+
+        Yields to LevelDB's compaction between batches. Ends early when `stop` is set.
+        """
         deleted, batches = 0, 0
         begin = encode_key(0)
         while not stop.is_set():
@@ -155,7 +157,7 @@ class BinlogIndex(RecoverableDatabase):
         with self._use(wait=False) as db:
             return db.level0_files()
 
-    # -- where things stand
+    # -- positions
 
     @staticmethod
     def _number(db: CheckedDB, key: bytes) -> int:
@@ -168,11 +170,11 @@ class BinlogIndex(RecoverableDatabase):
         return RecordPointer.decode(value) if value else RecordPointer(0, 0)
 
     def gc_ts(self) -> int:
-        """0 if nothing has been purged yet."""
+        """Return gcTS; 0 if nothing has been purged yet."""
         return self._gc_ts
 
     def save_gc_ts(self, ts: int) -> None:
-        """Synced: the segments that are removed next don't come back after a power cut."""
+        """Save gcTS, synced: segments removed next don't come back after a power cut."""
         with self._use(wait=False) as db:
             batch = db.batch(sync=True)
             batch.put(GC_TS_KEY, _U64.pack(ts))
@@ -180,20 +182,22 @@ class BinlogIndex(RecoverableDatabase):
         self._gc_ts = ts
 
     def head_pointer(self) -> RecordPointer:
-        """The last record that is in here; (0, 0) in a new database."""
+        """Return the pointer to the last record in this index; (0, 0) in a new database."""
         with self._use() as db:
             return self._pointer(db, HEAD_POINTER_KEY)
 
     def latest(self) -> RecordPointer | None:
-        """The last record that was ever entered; None in a new database."""
+        """Return the pointer to the last record ever entered; None in a new database."""
         with self._use() as db:
             if db.get(HEAD_POINTER_KEY) is None:
                 return None
             return max(self._read_position(db).head, self._pointer(db, HEAD_POINTER_KEY))
 
     def position(self) -> IndexPosition:
-        """Where a start goes on: what was last synced, or, if an original pump wrote this, what that
-        pump last saved.
+        """Return where a start resumes.
+
+        That is the position last synced, or the one an original pump last saved if it wrote this
+        index.
         """
         with self._use() as db:
             return self._read_position(db)
@@ -209,8 +213,9 @@ class BinlogIndex(RecoverableDatabase):
     def save_handled(
         self, pointer: RecordPointer, max_commit_ts: int, long_transactions: dict[int, int] | None = None
     ) -> None:
-        """Saves how far the sorter is, as the original does, in one write; the long transactions too if
-        they are given.
+        """Save the sorter's position in one write, as the original does.
+
+        The long transactions are saved too if given.
         """
         failpoints.hit("index.before_handled")
         with self._use(wait=False) as db:
@@ -222,19 +227,19 @@ class BinlogIndex(RecoverableDatabase):
             self._write(batch)
 
     def gaps(self) -> list[UnreadableRange]:
-        """What was last saved."""
+        """Return the unreadable ranges last saved."""
         with self._use() as db:
             return gaps.decode_ranges(db.get(GAPS_KEY) or b"")
 
     def save_gaps(self, found: list[UnreadableRange]) -> None:
-        """Replaces them."""
+        """Replace the saved unreadable ranges."""
         with self._use(wait=False) as db:
             batch = db.batch()
             batch.put(GAPS_KEY, gaps.encode_ranges(found))
             self._write(batch)
 
     def save_synced(self, standing: IndexPosition) -> None:
-        """Makes everything written so far durable, then `standing`, which must have been true before this call."""
+        """Make all writes so far durable, then `standing`, which must hold before this call."""
         failpoints.hit("index.before_synced")
         with self._use(wait=False) as db:
             db.sync_journals()

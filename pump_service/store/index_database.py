@@ -1,4 +1,4 @@
-"""The index's LevelDB as something that may break while it is in use: it is refused, opened again, made anew."""
+"""Wrap the index's LevelDB, which may break in use: reject it, reopen it, rebuild it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ log = logging.getLogger(__name__)
 
 
 class RecoverableDatabase:
-    """The open database. Thread-safe; one thread writes.
+    """Hold the open database. Thread-safe; one thread writes.
 
-    Whatever meets damage reports it: from then on reads raise IndexDamagedError, until `rebuild` has made a new
-    database, the indexer has filled it, and said so with `set_complete`.
+    Any caller that meets damage reports it. From then on reads raise IndexDamagedError, until
+    `rebuild` has created a new database and the indexer has filled it and called `set_complete`.
     """
 
     def __init__(self, directory: Path, options: IndexOptions) -> None:
-        """Opens or creates it. A database that is damaged is set aside as `kv.broken-<time>` and made anew
-        (`was_rebuilt`); OSError if even that fails."""
+        """Open or create it.
+
+        A damaged database is moved to `kv.broken-<time>` and created again (`was_rebuilt`). Raises
+        OSError if even that fails.
+        """
         self._options = options
         self.path = directory
         self.was_rebuilt = not (directory / "CURRENT").exists()
@@ -53,24 +56,26 @@ class RecoverableDatabase:
             raise OSError(f"the index {directory} can't be opened: {error}") from error
 
     def _verify(self, db: CheckedDB) -> None:
-        """Reads what must be readable. DamagedError if it isn't."""
+        """Read what must be readable. Raises DamagedError if it isn't."""
 
     def _open(self) -> CheckedDB:
         self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
         return CheckedDB(self.path, self._options)
 
     def _set_aside(self, what: str) -> None:
-        """Moves the files away, for whoever wants to look at them; what was set aside before is removed."""
+        """Move the files away for later inspection, and remove those moved before."""
         aside = self.path.with_name(f"{self.path.name}.broken-{time.time_ns() // 1_000_000}")
         for former in self.path.parent.glob(f"{self.path.name}.broken-*"):
             shutil.rmtree(former, ignore_errors=True)
         self.path.rename(aside)
-        log.error("%s is damaged (%s): moved to %s, the index is made again", self.path, what, aside)
+        log.error("%s is damaged (%s): moved to %s, rebuilding the index", self.path, what, aside)
 
     @contextmanager
     def _use(self, *, wait: bool = True, reader: bool = False) -> Iterator[CheckedDB]:
-        """The database, which stays open meanwhile. While it is being opened again, those who `wait` do; OSError for
-        the others. A `reader` needs it to be complete. IndexDamagedError, also from within, if it is damaged.
+        """Yield the database, which stays open meanwhile.
+
+        While it is being reopened, callers with `wait` wait; others get OSError. A `reader` needs
+        it to be complete. Raises IndexDamagedError, also from within, if it is damaged.
         """
         with self._gate:
             while wait and self._db is None and not self._closed and not self._damage:
@@ -100,17 +105,20 @@ class RecoverableDatabase:
             self._complete = False
             self._gate.notify_all()
         if not known:
-            log.error("%s is damaged (%s): nothing is read until it is made again from the value log", self.path, what)
+            log.error("%s is damaged (%s): reads fail until it is rebuilt from the value log", self.path, what)
             self.on_damage()
 
     def report_damage(self, what: str) -> NoReturn:
-        """For a reader who finds that an entry is missing: as if LevelDB had said so. Raises IndexDamagedError."""
+        """Report an entry that a reader found missing, as if LevelDB had.
+
+        Raises IndexDamagedError.
+        """
         self._report(what)
         raise IndexDamagedError(self.path, what)
 
     @property
     def damaged(self) -> bool:
-        """Whether it has to be rebuilt."""
+        """Return whether it must be rebuilt."""
         return bool(self._damage)
 
     def _write(self, batch: Batch) -> None:
@@ -130,10 +138,12 @@ class RecoverableDatabase:
             db.close()
 
     def reopen(self) -> None:
-        """To be called after a write failed, before any other: LevelDB's journal may end in the middle of that write,
-        and at the next start it would skip all that had been written behind it. Opening it again cuts that off; what is
-        missing then is what lies behind headPointer. Readers wait meanwhile. OSError if there isn't even the space for
-        it; readers go on in that case. IndexDamagedError if it has to be rebuilt.
+        """Reopen it after a failed write, before any other write.
+
+        LevelDB's journal may end in the middle of that write, and the next start would skip
+        everything written behind it. Reopening cuts that off; what is missing then lies behind
+        headPointer. Readers wait meanwhile. Raises OSError if there isn't even space for it, and
+        readers continue in that case; IndexDamagedError if it must be rebuilt.
         """
         figures = os.statvfs(self.path)
         if self._db is not None and figures.f_bavail * figures.f_frsize < self._options.write_buffer:
@@ -149,7 +159,7 @@ class RecoverableDatabase:
         self._take(db)
 
     def rebuild(self) -> None:
-        """Sets a damaged database aside and begins an empty one. OSError if that fails: to be called again."""
+        """Move a damaged database away and begin an empty one. After an OSError, call it again."""
         self._release()
         with self._gate:
             what = self._damage
@@ -167,19 +177,22 @@ class RecoverableDatabase:
             self._gate.notify_all()
 
     def set_complete(self, *, complete: bool) -> None:
-        """Whether everything through the sorter's max_commit_ts is in here. Readers are refused until it is."""
+        """Set whether everything through the sorter's max_commit_ts is indexed.
+
+        Until then reads fail.
+        """
         with self._gate:
             self._complete = complete and not self._damage
 
     @property
     def is_complete(self) -> bool:
-        """As set, and not damaged since."""
+        """Return the value set last, False after damage."""
         return self._complete
 
     def close(self) -> None:
-        """Closes the database; every later call raises StoreClosedError."""
+        """Close the database; every later call raises StoreClosedError."""
         with self._gate:
             self._closed = True
             self._gate.notify_all()
-        self.on_damage = lambda: None  # lets go of whoever listened, and so of the files that it holds
+        self.on_damage = lambda: None  # releases the listener, and so the files that it holds
         self._release()

@@ -1,4 +1,4 @@
-"""How far an index is, as it is kept in the index itself."""
+"""Encode how far an index is, for storing it in the index itself."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ _SYNCED = struct.Struct("<12s12sQ")
 
 
 class IndexPosition(NamedTuple):
-    """How far the index is: the last record in it, the last commit that left the sorter with its timestamp, and the
-    long transactions (commit_ts -> start_ts). In LevelDB: head, handled, u64 max_commit_ts, then pairs of u64,
-    little-endian.
+    """Hold how far the index is.
+
+    That is the last record in it, the last commit that left the sorter with its timestamp, and the
+    long transactions (commit_ts -> start_ts). In LevelDB: head, handled, u64 max_commit_ts, then
+    pairs of u64, little-endian.
     """
 
     head: RecordPointer
@@ -23,23 +25,23 @@ class IndexPosition(NamedTuple):
     long_transactions: dict[int, int]
 
     def encode(self) -> bytes:
-        """As it is kept."""
+        """Return its stored form."""
         return _SYNCED.pack(self.head.encode(), self.handled.encode(), self.max_commit_ts) + encode_pairs(
             self.long_transactions
         )
 
     @classmethod
     def decode(cls, data: bytes) -> IndexPosition:
-        """What `encode` made."""
+        """Return the position that `encode` encoded."""
         head, handled, top = _SYNCED.unpack_from(data)
         return cls(RecordPointer.decode(head), RecordPointer.decode(handled), top, decode_pairs(data[_SYNCED.size :]))
 
 
 def encode_pairs(long_transactions: dict[int, int]) -> bytes:
-    """commit_ts and start_ts of each, u64 little-endian."""
+    """Return commit_ts and start_ts of each, u64 little-endian."""
     return b"".join(_U64_PAIR.pack(*pair) for pair in long_transactions.items())
 
 
 def decode_pairs(data: bytes) -> dict[int, int]:
-    """What `encode_pairs` made."""
+    """Return the transactions that `encode_pairs` encoded."""
     return dict(_U64_PAIR.iter_unpack(data))

@@ -1,9 +1,10 @@
-"""The thread between value log and readers: enters acknowledged records into the index, then pushes them to the sorter.
+"""Enter acknowledged records into the index, then push them to the sorter.
 
-Its queue is bounded. When LevelDB stalls and the queue is full, the writer stops queueing and goes on; the indexer then
-reads what it missed from the value log, in order (what the original calls the slow chaser). Once it is within
-`_NEAR_END_BYTES` bytes of the end, the writer queues again and the indexer reads only the rest up to where that began,
-so the writer never waits. Recovery at start is the same thing: catching up from the smaller of the saved pointers.
+A bounded queue leads from the writer to the indexer's thread. When LevelDB stalls and the queue is
+full, the writer stops queueing and continues. The indexer then reads the missed records from the
+value log, in order (the original's slow chaser). Within `_NEAR_END_BYTES` bytes of the end the
+writer queues again and the indexer reads only up to where that began, so the writer never waits.
+Recovery at start is the same: catching up from the smaller of the saved pointers.
 """
 
 from __future__ import annotations
@@ -36,17 +37,22 @@ _CATCH_UP_GROUP_RECORDS = 16_384
 _GATHER_WAIT_S = 0.001
 """Records that come within this after the last ones are indexed together."""
 _MAX_LINGER_S, _MAX_LINGERING_RECORDS = 0.5, 16
-"""Records that nobody waits for may wait for so long, or until they are so many: one by one each costs a wake-up."""
+"""How long, and up to how many, records may wait if no caller waits for them.
+
+Indexed one by one, each would cost a wake-up.
+"""
 _RETRY_INTERVAL_S = 1.0
 _MAX_CLOCK_SKEW = tso.span(60_000)
 _SYNC_INTERVAL_BYTES = 256 << 20
-"""bytes of the value log that a start has to index again at the most, for it takes about a second for as many"""
+"""Bytes of the value log that a start indexes again at most; they take about a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexerOptions:
-    """`capacity`: records that may be queued. `save_interval_s`, `sync_interval_s`: how often the place is written
-    down, and how often that is synced, at the most.
+    """Set the indexer's limits.
+
+    `capacity` is how many records may be queued. `save_interval_s` and `sync_interval_s` are the
+    shortest times between saves of the position, and between syncs of it.
     """
 
     capacity: int
@@ -55,8 +61,10 @@ class IndexerOptions:
 
 
 class Indexer:
-    """`offer` and `mark` are called by the writer, in order; the rest runs on the indexer's own thread, or on that of
-    somebody who waits for a mark while it rests.
+    """Index records. The writer calls `offer` and `mark`, in order.
+
+    The rest runs in the indexer's own thread, or in that of a caller that waits for a mark while it
+    rests.
     """
 
     def __init__(
@@ -77,7 +85,7 @@ class Indexer:
         self._end = value_log.end
         self._behind: RecordPointer | None = begin if begin < self._end else None
         self._late_marks: list[int] = []
-        self._marks_in_hand: list[int] = []  # taken and not yet pushed
+        self._marks_in_hand: list[int] = []  # dequeued and not yet pushed
         self._stepped_at = 0.0
         self._is_wanted = False
         self._is_resting = False
@@ -108,7 +116,7 @@ class Indexer:
         index.on_damage = self._wake
 
     def hurry(self) -> None:
-        """Somebody waits for what was offered."""
+        """Wake the thread: a caller waits for what was offered."""
         if self._queue:
             self._wake()
 
@@ -123,7 +131,7 @@ class Indexer:
     # -- called by the writer
 
     def offer(self, batches: list[SorterBatch], end: RecordPointer) -> None:
-        """Hands over records that are durable; `end` is the value log's end behind them. Never waits."""
+        """Queue durable records; `end` is the value log's end behind them. Never waits."""
         with self._lock:
             self._end = end
             if self._behind is not None:
@@ -143,8 +151,10 @@ class Indexer:
                 self._work.notify()
 
     def mark(self, ts: int, *, here: bool = False) -> None:
-        """Queues a mark behind everything offered so far. `here`: the caller waits for it, so that what lies before it
-        may be indexed in its thread, which need wake no other one then.
+        """Queue a mark behind everything offered so far.
+
+        With `here` the caller waits for it: what lies before it may be indexed in the caller's
+        thread, which saves waking another one.
         """
         with self._lock:
             if self._behind is not None:
@@ -175,8 +185,9 @@ class Indexer:
                 self._work.notify()
 
     def fence(self, passed: threading.Event) -> None:
-        """Sets `passed` once everything offered so far is in the index and has been pushed to the sorter; never, if
-        records are being read back from the value log.
+        """Set `passed` once everything offered so far is indexed and pushed to the sorter.
+
+        Never sets it while records are being read back from the value log.
         """
         with self._lock:
             if self._behind is None:
@@ -184,42 +195,44 @@ class Indexer:
                 self._is_wanted = True
                 self._work.notify()
 
-    # -- asked from anywhere
+    # -- called from any thread
 
     @property
     def is_awaited(self) -> bool:
-        """Whether somebody waits for what comes."""
+        """Return whether a caller waits for new records."""
         return self._sorter.is_awaited
 
     @property
     def queued(self) -> int:
-        """Records waiting in memory."""
+        """Return how many records wait in memory."""
         return self._queued
 
     @property
     def applied(self) -> RecordPointer:
-        """The last record that is in the index and was pushed to the sorter."""
+        """Return the last record that is indexed and was pushed to the sorter."""
         return self._applied
 
     @property
     def catching_up(self) -> bool:
-        """Whether records are being read back from the value log."""
+        """Return whether records are being read back from the value log."""
         return not self._caught_up.is_set()
 
     def wait_caught_up(self, timeout_s: float) -> bool:
-        """True once nothing has to be read back from the value log."""
+        """Wait until nothing has to be read back from the value log; return False on timeout."""
         return self._caught_up.wait(timeout_s)
 
     @property
     def idle(self) -> bool:
-        """True when everything offered has reached the sorter."""
+        """Return whether everything offered has reached the sorter."""
         with self._lock:
             is_quiet = self._idle and not self._queue and self._behind is None
             return is_quiet and not self._elsewhere and self._failure is None
 
     def close(self, timeout_s: float) -> bool:
-        """Finishes what is queued, saves where the sorter is, ends the thread. A backlog in the value log is left for
-        the next start, and so is what the index does not take; False if the thread hangs in it.
+        """Finish the queue, save the sorter's position, end the thread.
+
+        A backlog in the value log, and what the index rejects, is left for the next start. Returns
+        False if the thread hangs in it.
         """
         with self._lock:
             self._stop = True
@@ -244,20 +257,22 @@ class Indexer:
                 failed = True
                 self.errors += 1
                 if isinstance(error, StoreError | OSError):
-                    log.error("the index %s can't go on, trying again: %s", self._index.path, error)
+                    log.error("the index %s fails, retrying: %s", self._index.path, error)
                 else:
-                    log.exception("indexing failed, trying again")
+                    log.exception("indexing failed, retrying")
                 if self._stopping.wait(_RETRY_INTERVAL_S):
-                    log.warning("closing before all records are indexed; the next start takes them from the value log")
+                    log.warning("closing before all records are indexed; the next start indexes the rest")
                     return
 
     def _start_over(self) -> None:
-        """After an error: everything from the last record that is surely in the index is read from the value log again.
-        Entering a record twice changes nothing. A damaged index begins anew."""
+        """Restart after an error: read again from the last record that is surely in the index.
+
+        Entering a record twice changes nothing. A damaged index is rebuilt.
+        """
         if self._index.damaged:
             self._index.rebuild()
             begin = self._applied = self._log.first
-            # Nothing may be saved of the former one: the new one is far from where the sorter is.
+            # Save nothing of the former index's position: the new one is far from the sorter's.
             self._saved, self._saved_long, self._synced = (RecordPointer(0, 0), 0), {}, None
             self.gaps = []
         else:
@@ -300,9 +315,7 @@ class Indexer:
         return True
 
     def _await_work(self) -> None:
-        """With the lock: until there is something to do that can't wait, or has waited, or there may be something to
-        save.
-        """
+        """Wait, with the lock held, for work that is due or for something to save."""
         while True:
             while self._elsewhere or not self._is_due():
                 self._idle = not self._queue
@@ -310,20 +323,20 @@ class Indexer:
                     return
             since = time.monotonic() - self._stepped_at
             if since < _GATHER_WAIT_S and self._queued < _GROUP_RECORDS and not self._stop:
-                self._lock.release()  # what comes meanwhile costs a wake-up and a batch less
+                self._lock.release()  # records that come meanwhile join this batch
                 time.sleep(_GATHER_WAIT_S - since)
                 self._lock.acquire()
             if not self._elsewhere:
                 return
 
     def _is_due(self) -> bool:
-        """With the lock: whether the thread has something to do at once."""
+        """Return, with the lock held, whether the thread has work that can't wait."""
         if self._queue and (self._is_wanted or self._queued >= _MAX_LINGERING_RECORDS or self._sorter.is_awaited):
             return True
         return self._behind is not None or self._stop or self._failure is not None or self._index.damaged
 
     def _next(self) -> tuple[list[SorterBatch | int | threading.Event], int]:
-        """With the lock: what is indexed together, and how many records that is."""
+        """Return, with the lock held, the items to index together and their number of records."""
         taken: list[SorterBatch | int | threading.Event] = []
         count = 0
         while self._queue and count < _GROUP_RECORDS:
@@ -336,7 +349,7 @@ class Indexer:
         return taken, count
 
     def _take(self, items: list[SorterBatch | int | threading.Event]) -> None:
-        """Joins neighbours of one segment, so that the index is written in large batches."""
+        """Join neighbours of one segment, so that the index is written in large batches."""
         group: list[SorterBatch] = []
         for item in items:
             if not isinstance(item, SorterBatch):
@@ -371,8 +384,10 @@ class Indexer:
         self._applied = RecordPointer(batch.fid, batch.offsets[-1])
 
     def _known(self, batch: SorterBatch) -> tuple[set[int], set[int]]:
-        """Of the Commits of the batch at or below what readers may have passed: the commit timestamps of those that are
-        in the index already, and the start_ts of others of which the index has the Prewrite.
+        """Return which Commits at or below readers' positions the index knows.
+
+        Returns the commit timestamps of the batch that are indexed already, and the start_ts of
+        others whose Prewrite is indexed.
         """
         top = max(self._sorter.max_commit_ts, self._sorter.passed)
         known, begun = set[int](), set[int]()
@@ -388,7 +403,7 @@ class Indexer:
         return known, begun
 
     def holds(self, start: int, commit: int) -> bool:
-        """Return whether that transaction's Commit can be read by way of the index."""
+        """Return whether the index leads to that transaction's Commit."""
         pointer = self._index.get(commit)
         try:
             return pointer is not None and stored_head(self._log.read(pointer)) == (COMMIT, start, commit)
@@ -396,7 +411,7 @@ class Indexer:
             return False
 
     def _catch_up(self) -> None:
-        """Reads back everything between where queueing stopped and where it begins again."""
+        """Read back everything between where queueing stopped and where it begins again."""
         with self._lock:
             position = self._behind
         assert position is not None
@@ -449,7 +464,7 @@ class Indexer:
         log.info("caught up with %d records from the value log in %.1f s", records, time.monotonic() - began)
 
     def _enter(self, batch: ScanBatch, keep: Ints) -> None:
-        """Records that were read back, those of `keep`: into the index, then to the sorter."""
+        """Index the records of `keep` that were read back, then push them to the sorter."""
         for begin in range(0, len(keep), _CATCH_UP_GROUP_RECORDS):
             part = keep[begin : begin + _CATCH_UP_GROUP_RECORDS]
             columns = (batch.tps[part], batch.starts[part], batch.commits[part], batch.offsets[part])
@@ -474,7 +489,7 @@ class Indexer:
         return UnreadableRangeFinder(position, low, size_of)
 
     def _keep_gaps(self, known: list[UnreadableRange], finder: UnreadableRangeFinder) -> None:
-        """Before anything behind them counts as indexed."""
+        """Save the gaps before anything behind them counts as indexed."""
         places = {(gap.fid, gap.begin) for gap in finder.found}
         gaps = [gap for gap in known if (gap.fid, gap.begin) not in places] + finder.found
         gaps = [gap for gap in gaps if self._log.segment(gap.fid) is not None]
@@ -485,7 +500,7 @@ class Indexer:
         now = time.monotonic()
         if not self._index.is_complete or (not force and now - self._saved_at < self._save_interval):
             return
-        # Read after what it belongs to: a transaction may be listed too early, never too late.
+        # Read after the position: a transaction may be listed too early, never too late.
         handled, long = self._sorter.handled(), self._sorter.long_transactions()
         if handled != self._saved or long != self._saved_long:
             self._index.save_handled(*handled, None if long == self._saved_long else long)

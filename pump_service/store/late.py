@@ -1,10 +1,10 @@
-"""Commits that came below what readers had been given: each of those readers lacks a transaction.
+"""Record commits that came below readers' positions: those readers lack a transaction.
 
-    <data dir>/late_commits    a line each: commit_ts, start_ts, and the TSO through which readers may have been then
+    <data dir>/late_commits    a line each: commit_ts, start_ts, highest TSO of readers then
 
 TiDB's promise makes them impossible; they come when PD's clock went back, or when an operator decided a transaction in
-another way than it ended. The file outlives restarts and the index. It is removed by an operator who has repaired the
-rows of every reader.
+another way than it ended. The file outlives restarts and the index. An operator who has repaired
+the rows of every reader removes it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAME = "late_commits"
 
 
 class LateCommit(NamedTuple):
-    """A transaction, and `passed_ts`, the TSO through which readers may have been when its Commit came."""
+    """Hold a transaction, and `passed_ts`, the TSO that readers may have passed when it came."""
 
     commit_ts: int
     start_ts: int
@@ -32,10 +32,10 @@ class LateCommit(NamedTuple):
 
 
 class LateCommits:
-    """Thread-safe."""
+    """Hold the late commits of a data directory. Thread-safe."""
 
     def __init__(self, data_dir: Path) -> None:
-        """Read the file. Lines that can't be read are skipped with an error in the log."""
+        """Read the file. Unreadable lines are skipped and logged as errors."""
         self.path = data_dir / _NAME
         self._lock = threading.Lock()
         self._found: list[LateCommit] = []
@@ -44,10 +44,10 @@ class LateCommits:
             try:
                 self._found.append(LateCommit(*map(int, line.split())))
             except (ValueError, TypeError):
-                log.error("%s: a line can't be read: %r", self.path, line)
+                log.error("%s: unreadable line: %r", self.path, line)
 
     def add(self, found: Sequence[LateCommit]) -> None:
-        """Keep them, durably unless the disk refuses, which is logged."""
+        """Save late commits durably; a disk error is only logged."""
         with self._lock:
             self._forget_if_removed()
             self._found += found
@@ -58,10 +58,13 @@ class LateCommits:
                     os.fsync(file.fileno())
             except OSError as error:
                 self._is_open = True
-                log.error("%s can't be written, late commits are forgotten with this process: %s", self.path, error)
+                log.error("can't write %s, late commits are lost when this process ends: %s", self.path, error)
 
     def at_or_below(self, ts: int) -> list[LateCommit]:
-        """Return those at or below the position of a reader (TSO), which lacks them unless it read them since."""
+        """Return the commits at or below a reader's position (TSO).
+
+        The reader lacks them unless it read them since.
+        """
         if not self._found:
             return []
         with self._lock:
@@ -75,14 +78,14 @@ class LateCommits:
                 raise MissedCommitError(each.commit_ts, each.start_ts, str(self.path))
 
     def check_since(self, ts: int, count: int) -> None:
-        """Raise MissedCommitError if one came since there were `count`, which a reader at `ts` (TSO) lacks."""
+        """Raise MissedCommitError if more than `count` exist and a reader at `ts` (TSO) lacks one."""
         for each in self._found[count:]:
             if each.commit_ts <= ts:
                 raise MissedCommitError(each.commit_ts, each.start_ts, str(self.path))
 
     @property
     def count(self) -> int:
-        """How many there are; it falls to 0 when an operator removes the file."""
+        """Return their number; it falls to 0 when an operator removes the file."""
         return len(self._found)
 
     def _forget_if_removed(self) -> None:

@@ -1,10 +1,13 @@
-"""The one place that opens LevelDB, so that nothing is read from it unchecked.
+"""Open LevelDB in one place, so that nothing is read from it unchecked.
 
-By default LevelDB checks no checksum while it reads or compacts, and a flipped bit becomes a missing or a different
-entry. Here every read verifies, and `paranoid_checks` has compactions, table indexes and the journal verified as well.
-One gap is left in plyvel 1.5: an iterator that reaches the end of the database doesn't look at LevelDB's status, so
-damage to the last block would end it early without a word. So the greatest key of every database is END_KEY: an
-iteration that is over without having seen a key behind its range has lost something.
+By default LevelDB checks no checksum while it reads or compacts, and a flipped bit becomes a
+missing or a different entry. Here every read verifies, and `paranoid_checks` makes compactions,
+table indexes and the journal verify, too.
+
+One gap is left in plyvel 1.5: an iterator that reaches the end of the database doesn't check
+LevelDB's status, so damage to the last block would end it early and silently. So the greatest key
+of every database is END_KEY: an iteration that ends without seeing a key behind its range has lost
+entries.
 """
 
 from __future__ import annotations
@@ -24,20 +27,23 @@ _LOST_FILE = ("No such file", "Input/output error")
 
 
 class DamagedError(SluiceError):
-    """What is in the database's files isn't what was written to them."""
+    """Report that the database's files don't hold what was written to them."""
 
-    way_out = "remove the index: it is made again from the value log"
+    way_out = "remove the index: the pump rebuilds it from the value log"
 
 
 class Batch:
-    """Puts and deletes that are written together. OSError if they can't be, DamagedError as in reads."""
+    """Collect puts and deletes that are written together.
+
+    Raises OSError if they can't be written, DamagedError as reads do.
+    """
 
     def __init__(self, batch: plyvel.WriteBatch) -> None:
         self._batch = batch
         self.put, self.delete = batch.put, batch.delete
 
     def write(self) -> None:
-        """Applies them all or none."""
+        """Apply all of them or none."""
         try:
             self._batch.write()
         except plyvel.CorruptionError as error:  # a compaction met it
@@ -47,10 +53,16 @@ class Batch:
 
 
 class CheckedDB:
-    """An open database. Reads raise DamagedError for what fails its checksum, OSError if the files can't be read."""
+    """Hold an open database whose reads verify checksums.
+
+    Reads raise DamagedError for a checksum mismatch, OSError if the files can't be read.
+    """
 
     def __init__(self, path: Path, options: IndexOptions) -> None:
-        """Opens or creates it. DamagedError for what LevelDB refuses, OSError if it is in use or can't be read."""
+        """Open or create it.
+
+        Raises DamagedError for what LevelDB rejects, OSError if it is in use or can't be read.
+        """
         self._path = path
         try:
             self._db = plyvel.DB(
@@ -75,7 +87,7 @@ class CheckedDB:
             raise
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of `key`."""
+        """Return the value of `key`."""
         try:
             value: bytes | None = self._db.get(key, verify_checksums=True)
         except plyvel.Error as error:
@@ -83,14 +95,15 @@ class CheckedDB:
         return value
 
     def joined(self, start: bytes, stop: bytes, limit: int, *, keys: bool = True) -> bytes:
-        """Keys and values (or values alone) of [start, stop), ascending, at most `limit` of them, one
-        behind the other.
+        """Return keys and values (or values alone) of [start, stop), concatenated.
+
+        They are ascending, at most `limit`.
         """
         taken = self._taken(start, stop, limit, keys=keys)
         return b"".join(chain.from_iterable(taken) if keys else taken)
 
     def pairs(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Keys and values of [start, stop), ascending, at most `limit` of them."""
+        """Return keys and values of [start, stop), ascending, at most `limit`."""
         return self._taken(start, stop, limit, keys=True)
 
     def _taken(self, start: bytes, stop: bytes, limit: int, *, keys: bool) -> list[Any]:
@@ -112,27 +125,29 @@ class CheckedDB:
                 raise DamagedError(f"{self._path}: the last block can't be read")
 
     def batch(self, *, sync: bool = False) -> Batch:
-        """An empty batch; with `sync` its write is on the disk when it returns."""
+        """Return an empty batch; with `sync` its write returns once it is on disk."""
         return Batch(self._db.write_batch(sync=sync))
 
     def sync_journals(self) -> None:
-        """All that has been written so far is on the disk afterwards. A write with `sync` alone isn't enough: LevelDB
-        syncs the journal it writes to, and an earlier one may still wait to become a table.
+        """Sync everything written so far to disk.
+
+        A write with `sync` alone isn't enough: LevelDB syncs its current journal, and an earlier
+        one may still wait to become a table.
         """
         for journal in self._path.glob("*.log"):
             try:
                 _sync(journal)
             except FileNotFoundError:
-                continue  # it is a table now, and tables are synced
+                continue  # it has become a table, and tables are synced
         _sync(self._path)
 
     def level0_files(self) -> int:
-        """Tables that wait for compaction."""
+        """Return how many tables wait for compaction."""
         value = self._db.get_property(b"leveldb.num-files-at-level0")
         return int(value) if value else 0
 
     def close(self) -> None:
-        """Closes the files; may be called again."""
+        """Close the files; may be called again."""
         self._db.close()
 
 
@@ -145,8 +160,9 @@ def _sync(path: Path) -> None:
 
 
 def _meaning(error: plyvel.Error) -> OSError | DamagedError:
-    """What a failed read says. A file that is gone or can't be read any more is damage; a full disk or too many open
-    files is not.
+    """Classify a failed read.
+
+    A file that is gone or unreadable is damage; a full disk or too many open files is not.
     """
     text = _words(error)
     if isinstance(error, plyvel.IOError) and not any(words in text for words in _LOST_FILE):
@@ -155,6 +171,6 @@ def _meaning(error: plyvel.Error) -> OSError | DamagedError:
 
 
 def _words(error: plyvel.Error) -> str:
-    """plyvel passes LevelDB's words on as bytes."""
+    """Return LevelDB's message, which plyvel passes on as bytes."""
     given = error.args[0] if error.args else ""
     return given.decode(errors="replace") if isinstance(given, bytes) else str(given)

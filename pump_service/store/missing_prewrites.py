@@ -1,9 +1,10 @@
-"""Why a Commit has no Prewrite in the index.
+"""Find out why a Commit has no Prewrite in the index.
 
-Usually because nobody ever sent it here. But it may have been unreadable when the index was made from the value log, or
-purged, or the index may have lost it, and then a committed transaction would be left out without a word. TiDB asks for
-a commit_ts only after the Prewrite was acknowledged, so the Prewrite lies before its Commit, in a segment whose highest
-timestamp is at least its start_ts: few are looked through, and what is found not to be there never will be.
+Usually no client ever sent it here. But it may have been unreadable when the value log was indexed,
+or purged, or the index may have lost it. Then a committed transaction would silently be excluded.
+TiDB asks for a commit_ts only after the Prewrite was acknowledged. So the Prewrite lies before its
+Commit, in a segment whose highest timestamp is at least its start_ts. Few segments are scanned, and
+a Prewrite found to be absent stays absent.
 """
 
 from __future__ import annotations
@@ -21,16 +22,18 @@ _MAX_REMEMBERED = 10_000
 
 
 class MissingPrewrites:
-    """Thread-safe."""
+    """Remember absent Prewrites. Thread-safe."""
 
     def __init__(self, value_log: ValueLog, index: BinlogIndex) -> None:
         self._log, self._index = value_log, index
         self._proven: set[int] = set()
 
     def cause(self, start_ts: int, commit: RecordPointer) -> RecordPointer | None:
-        """Looks for the Prewrite of the transaction that began at `start_ts` and whose Commit lies at `commit`. Returns
-        where unreadable bytes are that may have been it; None if it never came here, or if an operator has given those
-        bytes up. Raises IndexDamagedError if it is in the value log, CorruptRecordError if it may have been purged.
+        """Search the value log for a transaction's Prewrite, whose Commit lies at `commit`.
+
+        Returns the place of unreadable bytes that may have been it. Returns None if it never came
+        here, or if an operator has given those bytes up. Raises IndexDamagedError if it is in the
+        value log, CorruptRecordError if it may have been purged.
         """
         if start_ts in self._proven:
             return None
@@ -38,8 +41,8 @@ class MissingPrewrites:
             raise CorruptRecordError(
                 str(self._log.path_of(commit.fid)),
                 commit.offset,
-                f"the Prewrite of transaction {start_ts}, which is committed here, is older than what garbage"
-                " collection has kept: a reader needs a new full copy of the data",
+                f"the Prewrite of transaction {start_ts}, whose Commit is here, may have been removed by"
+                " garbage collection: a reader needs a new full copy of the data",
             )
         skipped: list[RecordPointer] = []
         for segment in self._candidates(start_ts, commit):
@@ -53,7 +56,7 @@ class MissingPrewrites:
     def _candidates(self, start_ts: int, commit: RecordPointer) -> list[Segment]:
         segments = [s for s in self._log.segments() if s.fid <= commit.fid]
         first = next((i for i, s in enumerate(segments) if s.max_ts >= start_ts), len(segments))
-        return segments[max(0, first - 1) :]  # if it was damaged, max_ts may not know of it
+        return segments[max(0, first - 1) :]  # max_ts doesn't count a damaged one
 
     def _scan_segment(
         self, segment: Segment, start_ts: int, commit: RecordPointer, skipped: list[RecordPointer]

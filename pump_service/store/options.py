@@ -1,4 +1,4 @@
-"""Settings of the store. Names and defaults follow `[storage]` and `[storage.kv]` of the original's pump.toml."""
+"""Define the store's settings, as `[storage]` and `[storage.kv]` of the original's pump.toml do."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from dataclasses import dataclass, field
 
 MIB = 1 << 20
 MAX_QUEUED = 262_144
-"""Records in memory on their way to the index, about 130 bytes each; more would take memory and gain nothing."""
+"""Records queued for the index, about 130 bytes each; more would cost memory and gain nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexOptions:
-    """LevelDB settings (`[storage.kv]`), bytes. The compaction triggers of goleveldb have no counterpart in LevelDB."""
+    """Set LevelDB (`[storage.kv]`), bytes.
+
+    Goleveldb's compaction triggers don't exist in LevelDB.
+    """
 
     block_cache_capacity: int = 8 * MIB
     block_restart_interval: int = 16
@@ -24,26 +27,29 @@ class IndexOptions:
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """Everything that can be set about a store."""
+    """Hold all settings of a store."""
 
     sync_log: bool = True
     """fdatasync before a record is acknowledged. Off: acknowledged once written."""
     segment_limit: int = 500 * MIB
     """A segment that grew beyond this many bytes is sealed (`ValueLogFileSize`)."""
     kv_chan_cap: int = 131_072
-    """Records waiting for the index in memory; beyond, the indexer goes on from the value log."""
+    """Records queued in memory for the index; beyond, the indexer reads from the value log."""
     slow_write_threshold: float = 1.0
-    """Seconds; a slower write of the value log is reported."""
+    """Seconds; slower writes of the value log are logged."""
     stop_write_at_available_space: int = 10 << 30
     """Bytes of free disk below which only fake binlogs are accepted."""
     space_check_interval_s: float = 3.0
     resolve_after_s: float = 1.0
-    """A Prewrite that waits this long for its verdict is asked about."""
+    """Age of an open Prewrite at which TiKV is asked for its outcome."""
     resolve_retry_s: float = 1.0
     save_interval_s: float = 1.0
     """How often maxCommitTS and handlePointer are persisted."""
     sync_interval_s: float = 5.0
-    """How often the index is synced, so that a start goes on from there."""
+    """How often the index is synced; a start resumes from there."""
     recovery_wait_s: float = 5.0
-    """`Store.open` waits this long for the replay of the value log; a longer one goes on in the background."""
+    """How long `Store.open` waits for the replay of the value log.
+
+    A longer replay continues in the background.
+    """
     kv: IndexOptions = field(default_factory=IndexOptions)

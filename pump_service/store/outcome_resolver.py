@@ -1,7 +1,8 @@
-"""Asks what became of transactions whose verdict doesn't come, away from everything that writes.
+"""Ask for the outcomes of transactions whose Commit or Rollback doesn't come.
 
-The answer is not applied here: it is written to the value log like any Commit or Rollback, and closes the Prewrite when
-it comes out of the index. So a verdict, once given, is durable, and giving it twice does no harm.
+This runs apart from everything that writes. The answer is not applied here: it is written to the
+value log like any Commit or Rollback, and closes the Prewrite when it comes out of the index. So an
+outcome is durable once written, and writing it twice does no harm.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ _POLL_INTERVAL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ResolverTimes:
-    """A Prewrite is asked about after `after_s` in the queue, and again every `retry_s` without an answer."""
+    """Set when a Prewrite is queried: after `after_s` in the queue, then every `retry_s`."""
 
     after_s: float
     retry_s: float
 
 
 class OutcomeResolver:
-    """Runs until closed; up to _AT_ONCE questions at a time, the oldest Prewrites of the queue first."""
+    """Query outcomes until closed, oldest Prewrites first, `_MAX_PARALLEL_QUERIES` at a time."""
 
     def __init__(
         self,
@@ -45,8 +46,10 @@ class OutcomeResolver:
         write: Callable[[Record, Callable[[BaseException | None], None]], None],
         times: ResolverTimes,
     ) -> None:
-        """`read(start_ts)` gives the Prewrite's payload, `write(record, done)` submits a verdict as `Store.submit`
-        does.
+        """Create it; call `start`.
+
+        `read(start_ts)` returns the Prewrite's payload. `write(record, done)` submits an outcome as
+        `Store.submit` does.
         """
         self._sorter, self._resolver, self._read, self._write = sorter, resolver, read, write
         self._after, self._retry = times.after_s, times.retry_s
@@ -63,7 +66,7 @@ class OutcomeResolver:
         self._thread.start()
 
     def close(self) -> None:
-        """Asks nothing more; a question under way ends by its own time-out, and its answer is dropped."""
+        """Stop querying; a running query ends by its own timeout, and its answer is dropped."""
         self._stop.set()
         self._thread.join()
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -75,15 +78,15 @@ class OutcomeResolver:
             try:
                 due_s = self._run_once()
             except SluiceError as error:
-                log.warning("looking for unfinished transactions failed, trying again: %s", error)
+                log.warning("the search for unfinished transactions failed, retrying: %s", error)
             except Exception:  # without this thread nothing unfinished would ever end
-                log.exception("looking for unfinished transactions failed, trying again")
+                log.exception("the search for unfinished transactions failed, retrying")
 
     def _run_once(self) -> float:
-        """Has those asked about that are due; in how many seconds the next one may be."""
+        """Start the queries that are due; return in how many seconds the next one may be."""
         candidates, due_s = self._sorter.unresolved(self._after, self._retry, _MAX_LOOKAHEAD)
         with self._lock:
-            # A Prewrite may come again after its verdict (a retry of TiDB's): then it is asked about again.
+            # A Prewrite may come again after its outcome (TiDB's retry): then it is queried again.
             self._resolved = {ts for ts in self._resolved if self._sorter.is_open(ts)}
             self._last_error = {ts: text for ts, text in self._last_error.items() if self._sorter.is_open(ts)}
             fresh = [ts for ts in candidates if ts not in self._querying and ts not in self._resolved]
@@ -102,7 +105,7 @@ class OutcomeResolver:
                 known = self._last_error.get(start_ts) == text
                 self._last_error[start_ts] = text
             if not known:
-                log.warning("asking for the fate of transaction %d failed, asking again: %s", start_ts, text)
+                log.warning("querying the outcome of transaction %d failed, retrying: %s", start_ts, text)
         finally:
             with self._lock:
                 self._querying.discard(start_ts)
@@ -117,19 +120,19 @@ class OutcomeResolver:
             return
         if kind is TxnOutcomeKind.COMMITTED:
             if commit_ts <= start_ts:
-                raise ValueError(f"the resolver says transaction {start_ts} committed at {commit_ts}, before it began")
+                raise ValueError(
+                    f"the resolver reports that transaction {start_ts} committed at {commit_ts}, before it began"
+                )
             record = Record(COMMIT, start_ts, commit_ts, encode_outcome(COMMIT, start_ts, commit_ts))
         else:
             record = Record(ROLLBACK, start_ts, 0, encode_outcome(ROLLBACK, start_ts, 0))
         with self._lock:
             self._resolved.add(start_ts)
-        log.info("transaction %d, open without a verdict, is %s (%d)", start_ts, kind.value, commit_ts)
+        log.info("transaction %d, whose Commit never came, is %s (%d)", start_ts, kind.value, commit_ts)
         self._write(record, lambda error: self._written(start_ts, error))
 
     def _written(self, start_ts: int, error: BaseException | None) -> None:
         if error is not None:
-            log.warning(
-                "the verdict on transaction %d could not be written, it is asked for again: %s", start_ts, error
-            )
+            log.warning("can't write the outcome of transaction %d, retrying: %s", start_ts, error)
             with self._lock:
                 self._resolved.discard(start_ts)

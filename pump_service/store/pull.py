@@ -1,4 +1,4 @@
-"""What a Drainer pulls: each committed transaction as one merged Binlog, and fake binlogs."""
+"""Merge committed transactions into the Binlogs that a Drainer pulls; pass on fake binlogs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _AFTER_ALL_TS = MAX_TS + 1
 
 
 def entities(reader: WindowReader, after: int, through: int) -> Iterator[PulledBinlog]:
-    """Transactions and fake binlogs with commit_ts in (after, through], ascending.
+    """Yield transactions and fake binlogs with commit_ts in (after, through], ascending.
 
-    A transaction is its Commit with prewrite_value and ddl_* of its Prewrite; a fake comes as it was written. At the
-    first that can't be read it ends with CorruptRecordError, as the original's stream does: leaving it out would lose
-    it downstream.
+    A transaction is its Commit with prewrite_value and ddl_* of its Prewrite; a fake is unchanged.
+    At the first unreadable record it ends with CorruptRecordError, as the original's stream does:
+    excluding it would lose it downstream.
     """
     gap = reader.first_gap(after, through)
     through = through if gap is None else max(after, gap.low)
@@ -53,7 +53,7 @@ def _chunk(reader: WindowReader, chunk: CommittedTransactions) -> Iterator[Pulle
 
 
 class _FakeBinlogs:
-    """The fake binlogs of a chunk, taken in their order."""
+    """Yield a chunk's fake binlogs in order."""
 
     def __init__(self, reader: WindowReader, records: RecordHeads) -> None:
         self._reader, self._records = reader, records

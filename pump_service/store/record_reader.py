@@ -26,19 +26,19 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RecordHeads:
-    """Where records lie and what their first bytes say; parallel arrays."""
+    """Hold the places of records and what their first bytes tell; parallel arrays."""
 
     fids: Ints
     offsets: Ints
     lengths: Ints
-    """payload bytes"""
+    """Payload bytes."""
     crcs: Ints
     tps: Ints
     starts: Ints
     commits: Ints
 
     def select(self, which: Ints | npt.NDArray[np.bool_] | slice) -> RecordHeads:
-        """Those rows."""
+        """Return those rows."""
         return RecordHeads(
             self.fids[which],
             self.offsets[which],
@@ -50,7 +50,7 @@ class RecordHeads:
         )
 
     def joined(self, other: RecordHeads) -> RecordHeads:
-        """The rows of both."""
+        """Return the rows of both."""
         return RecordHeads(
             *(np.concatenate((getattr(self, name), getattr(other, name))) for name in RecordHeads.__slots__)
         )
@@ -60,14 +60,16 @@ class RecordHeads:
 
 
 class RecordReader:
-    """Any number of threads may read at once. What can't be read is reported to the value log."""
+    """Read records in any number of threads. Unreadable ones are reported to the value log."""
 
     def __init__(self, value_log: ValueLog) -> None:
         self._log = value_log
 
     def read_heads(self, fids: Ints, offsets: Ints) -> tuple[RecordHeads, Ints]:
-        """Reads the heads of the records at these places, sorts them by place, and says which of the places each has.
-        Bad ones are reported and left out.
+        """Read the heads of the records at these places.
+
+        Returns them sorted by place, and which of the given places each has. Bad ones are reported
+        and excluded.
         """
         order = np.lexsort((offsets, fids))
         fids, offsets = fids[order], offsets[order]
@@ -88,7 +90,10 @@ class RecordReader:
         return records, order
 
     def _read_in_full(self, records: RecordHeads, good: npt.NDArray[np.bool_], states: Ints) -> None:
-        """Reads in full what its first bytes don't tell: odd encodings, and small records to check their CRC."""
+        """Read records whose first bytes don't suffice.
+
+        Odd encodings, and small ones to check the CRC.
+        """
         for i in np.flatnonzero(~good).tolist():
             self._log.report_corrupt(
                 int(records.fids[i]), int(records.offsets[i]), "the index points here, where no record is"
@@ -110,7 +115,10 @@ class RecordReader:
                 good[i] = False
 
     def joined(self, records: RecordHeads) -> npt.NDArray[np.uint8] | None:
-        """The payloads of all records, one behind the other; None if one is bad, or may be: `payloads` tells which."""
+        """Return all payloads concatenated.
+
+        None if one may be bad, which `payloads` then identifies.
+        """
         order = np.lexsort((records.offsets, records.fids))
         placed = records.select(order)
         fids, inverse = np.unique(placed.fids, return_inverse=True)
@@ -135,7 +143,10 @@ class RecordReader:
         return into
 
     def payloads(self, records: RecordHeads, which: Ints | None = None) -> list[bytes | None]:
-        """The payload of each record of `which` (default: all); None, after a report, where it is bad."""
+        """Return the payload of each record of `which` (default.
+
+        All); None where it is bad and reported.
+        """
         part = records if which is None else records.select(which)
         order = np.lexsort((part.offsets, part.fids))
         in_order = bool((order[1:] > order[:-1]).all())

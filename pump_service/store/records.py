@@ -1,4 +1,4 @@
-"""The plain values that go in and out of the store."""
+"""Define the plain values that go in and out of the store."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ MAX_TS = (1 << 63) - 1
 
 
 class Record(NamedTuple):
-    """One WriteBinlog payload, parsed as far as the store needs it."""
+    """Hold a WriteBinlog payload, parsed as far as the store needs it."""
 
     tp: int
-    """0 Prewrite, 1 Commit, 2 Rollback or fake"""
+    """0 Prewrite, 1 Commit, 2 Rollback or fake."""
     start_ts: int
     commit_ts: int
     payload: bytes
-    """the binlog.Binlog message exactly as it came"""
+    """The binlog.Binlog message exactly as received."""
 
 
 class WindowReach(NamedTuple):
-    """How far a window that starts at a given lo may reach."""
+    """Describe how far a window that starts at a given lo may reach."""
 
     hi: int
     transactions: int
@@ -29,7 +29,7 @@ class WindowReach(NamedTuple):
 
 
 class PulledBinlog(NamedTuple):
-    """One message of PullBinlogs: a merged Binlog and its timestamps."""
+    """Hold a message of PullBinlogs: a merged Binlog and its timestamps."""
 
     payload: bytes
     start_ts: int
@@ -37,7 +37,7 @@ class PulledBinlog(NamedTuple):
 
 
 class TxnOutcomeKind(enum.Enum):
-    """What became of a transaction whose Commit or Rollback never came."""
+    """Name the outcomes of a transaction whose Commit or Rollback never came."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"
@@ -45,7 +45,7 @@ class TxnOutcomeKind(enum.Enum):
 
 
 class TxnOutcome(NamedTuple):
-    """Answer of a resolver; `commit_ts` counts for COMMITTED only."""
+    """Hold a resolver's answer; `commit_ts` counts for COMMITTED only."""
 
     kind: TxnOutcomeKind
     commit_ts: int = 0
@@ -56,7 +56,7 @@ Resolver = Callable[[int, bytes], TxnOutcome]
 
 
 class StoreStats(NamedTuple):
-    """A snapshot for metrics. Counters run since the store was opened."""
+    """Hold a snapshot for metrics. Counters run since the store was opened."""
 
     records: int
     bytes: int

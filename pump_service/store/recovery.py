@@ -1,4 +1,7 @@
-"""Where a start goes on: what is in the value log and not known to be in the index is indexed again."""
+"""Find where a start resumes.
+
+Records of the value log not known to be indexed are indexed again.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,10 @@ log = logging.getLogger(__name__)
 
 
 def begin_of_indexing(value_log: ValueLog, index: BinlogIndex, standing: IndexPosition) -> RecordPointer:
-    """The first record to be indexed again. Readers are refused until then where the index can't be trusted; an index
-    that was lost is told what may have been purged.
+    """Return the first record to index again.
+
+    Where the index can't be trusted, readers are rejected until then. An index that was lost gets
+    an estimate of what may have been purged.
     """
     first, end = value_log.first, value_log.end
     begin = min(standing.head, standing.handled)
@@ -42,8 +47,10 @@ def begin_of_indexing(value_log: ValueLog, index: BinlogIndex, standing: IndexPo
 
 
 def _estimate_gc_ts(value_log: ValueLog) -> int:
-    """With the index, gcTS is lost. Segments have been purged, and what they held is older than what is left by at most
-    the slack that is kept for late Commits.
+    """Estimate gcTS, which is lost with the index.
+
+    Segments have been purged, and their records are older than what is left by at most the slack
+    kept for late Commits.
     """
     for batch in value_log.scan(value_log.first, value_log.end):
         for tp, start, commit in zip(batch.tps.tolist(), batch.starts.tolist(), batch.commits.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Reads a segment front to back, batch by batch, and finds its way again after bytes that are no record."""
+"""Read a segment front to back in batches, and resynchronize after bytes that are no record."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from sluice.pump_service.store.segment import HEADER, RECORD_MAGIC, RECORD_MAGIC
 
 CHUNK_BYTES = 8 << 20
 _RESYNC_STRIDE_BYTES = 1 << 20
-"""bytes that are searched for headers at once"""
+"""Bytes searched for headers at a time."""
 
 Ints = npt.NDArray[np.int64]
 OnSkipped = Callable[[Segment, int, int], None]
-"""called with the segment, where unreadable bytes begin, and how many there are"""
+"""Called with the segment, where unreadable bytes begin, and how many there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScanBatch:
-    """Records of one segment in file order; `end` is where the next one may begin."""
+    """Hold records of one segment in file order; `end` is where the next one may begin."""
 
     fid: int
     offsets: Ints
@@ -34,10 +34,11 @@ class ScanBatch:
 
 
 def scan_segment(segment: Segment, begin: int, end: int, on_skipped: OnSkipped) -> Iterator[ScanBatch]:
-    """Every readable record in [begin, end) as batches of at most about CHUNK bytes of file.
+    """Yield every readable record in [begin, end) as batches of about CHUNK_BYTES of file.
 
-    A record that reaches beyond `end`, has a wrong CRC or is no Binlog counts as unreadable, as does all up to the next
-    record magic with a readable record behind it; `on_skipped` gets each such stretch once, a torn tail too.
+    A record that reaches beyond `end`, has a wrong CRC or is no Binlog counts as unreadable, as
+    does all up to the next record magic with a readable record behind it. `on_skipped` gets each
+    such stretch once, a torn tail too.
     """
     pos = begin
     skipped_from = -1
@@ -61,7 +62,7 @@ def scan_segment(segment: Segment, begin: int, end: int, on_skipped: OnSkipped) 
                 yield ScanBatch(segment.fid, pos + offsets - HEADER.size, *heads, pos + stop)
                 pos += stop
                 break
-            if need and at:  # may be a good record that this chunk cuts: look again with a chunk that begins there
+            if need and at:  # this chunk may cut a good record: read a chunk that begins there
                 if skipped_from < 0:
                     skipped_from = pos
                 pos += at
@@ -84,10 +85,11 @@ def scan_segment(segment: Segment, begin: int, end: int, on_skipped: OnSkipped) 
 
 
 def _walk(data: bytes, at: int, available: int) -> tuple[Ints, Ints, int, int]:
-    """Follows the chain of records from `data[at:]` as far as they are whole and good.
+    """Follow the chain of records from `data[at:]` as far as they are whole and good.
 
-    Returns payload offsets (in `data`), lengths, where it stopped, and the size of the record that does not fit in
-    `data` though it lies within the `available` bytes behind its beginning (0 if there is none).
+    Returns payload offsets (in `data`), lengths, where it stopped, and the size of the record that
+    doesn't fit in `data` though it lies within the `available` bytes behind its beginning (0 if
+    there is none).
     """
     heads: list[Ints] = []
     lengths: list[Ints] = []
@@ -113,11 +115,12 @@ def _join(parts: list[Ints]) -> Ints:
 
 
 def _straight(data: bytes, at: int, until: int) -> tuple[Ints, Ints, int]:
-    """Records of a chain that begins at `at` and their payloads' lengths, for headers in [at, until), and where the
-    next record should be. Nothing if there is no whole record at `at`.
+    """Return offsets and lengths of the chain of records that begins at `at`, and its end.
+
+    Only headers in [at, until) count. Returns nothing if there is no whole record at `at`.
     """
     raw = np.frombuffer(data, np.uint8)
-    # Every place that looks like a header; nearly all are, and then each one's end is the next one's beginning.
+    # Places that look like a header; nearly all are one, and end where the next one begins.
     tail = max(at, min(until, len(data) - HEADER.size + 1))
     places = np.flatnonzero(raw[at:tail] == RECORD_MAGIC_BYTES[0]) + at
     for i in (1, 2, 3):
@@ -153,7 +156,7 @@ def _straight(data: bytes, at: int, until: int) -> tuple[Ints, Ints, int]:
 
 
 def _good_crcs(data: bytes, begins: Ints, lengths: Ints) -> int:
-    """How many of the records, from the first on, have the right CRC."""
+    """Return how many of the records, from the first on, have the right CRC."""
     ends = (begins + lengths).tolist()
     payloads = [data[begin:end] for begin, end in zip(begins.tolist(), ends, strict=True)]
     stored = rows_at(np.frombuffer(data, np.uint8), begins - 4, 4).view("<u4").ravel()
@@ -162,7 +165,7 @@ def _good_crcs(data: bytes, begins: Ints, lengths: Ints) -> int:
 
 
 def _cut_off(data: bytes, pos: int, available: int) -> int:
-    """Bytes of the record at `pos` if it begins well and goes on beyond `data`, though not beyond what is available."""
+    """Return the size of the record at `pos` if `data` cuts it though it is available; else 0."""
     if pos + HEADER.size > len(data):
         return HEADER.size if len(data) < available else 0
     magic, length, _ = HEADER.unpack_from(data, pos)
@@ -171,7 +174,7 @@ def _cut_off(data: bytes, pos: int, available: int) -> int:
 
 
 def _heads(data: bytes, offsets: Ints, lengths: Ints) -> tuple[Ints, Ints, Ints]:
-    """(types, start_ts, commit_ts) of the records whose payloads are at `offsets`."""
+    """Return types, start_ts and commit_ts of the records whose payloads are at `offsets`."""
     raw = np.frombuffer(data + bytes(HEAD_BYTES), np.uint8)
     tps, starts, commits, right = parse_heads(rows_at(raw, offsets, HEAD_BYTES), lengths)
     for i in np.flatnonzero(~right).tolist():
@@ -179,13 +182,13 @@ def _heads(data: bytes, offsets: Ints, lengths: Ints) -> tuple[Ints, Ints, Ints]
             head = parse_head(data[int(offsets[i]) : int(offsets[i] + lengths[i])])
             tps[i], starts[i], commits[i] = head
         except (ValueError, OverflowError):
-            # Its CRC is right, so this is what was once accepted; without timestamps it can't be indexed.
+            # Its CRC is right, so it was accepted once; without timestamps it can't be indexed.
             tps[i] = starts[i] = commits[i] = 0
     return tps, starts, commits
 
 
 def _big_record(segment: Segment, pos: int) -> ScanBatch | None:
-    """The record with its header at `pos`, larger than a chunk, checked piece by piece; None if its CRC is wrong."""
+    """Return a record larger than a chunk, checked piece by piece; None if its CRC is wrong."""
     _, length, crc = HEADER.unpack(segment.pread(pos, HEADER.size))
     begin, end = pos + HEADER.size, pos + HEADER.size + length
     running = 0

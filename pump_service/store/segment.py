@@ -1,4 +1,4 @@
-"""One file of the value log: `value/%06d.vlog`.
+"""Read and write a segment, a file of the value log: `value/%06d.vlog`.
 
 All little-endian. A segment is records, and, once sealed, a footer.
 
@@ -11,12 +11,13 @@ All little-endian. A segment is records, and, once sealed, a footer.
 
 A segment is sealed if its last four bytes are the footer's magic.
 
-A header of length 0 and checksum 0 is no record, though 0 is the CRC-32C of nothing. A write that was cut behind a
-magic leaves such bytes where zeros follow.
+A header of length 0 and checksum 0 is no record, though 0 is the CRC-32C of no bytes. A write cut
+behind a magic leaves such bytes where zeros follow.
 
-In calm traffic the one that is appended to is longer than its records, with zeros behind them: a sync that need not
-make the file longer waits for the disk once less. A crash leaves these zeros, which the next start takes off; an
-original pump looks through them for the next record, finds none, and goes on behind them.
+In calm traffic the current segment is preallocated with zeros behind its records: a sync that need
+not make the file longer waits for the disk once less. A crash leaves these zeros, which the next
+start truncates. An original pump scans them for the next record, finds none, and continues behind
+them.
 """
 
 from __future__ import annotations
@@ -43,14 +44,16 @@ END_MAGIC = 0x123AB922
 FOOTER = struct.Struct("<qI")
 WRITE_CHUNK_BYTES = 8 << 20
 PREALLOCATED_BYTES = 256 << 10
-"""bytes of zeros that are made at once"""
+"""Bytes of zeros written at once."""
 SMALL_WRITE_BYTES = BLOCK_BYTES = 4096
-"""Bytes of an append that goes into room. After a power cut its second block may be there without its first one, as the
-disk writes them in any order: what lies behind such a hole is at most as much, so that it is known for what it is. A
+"""Largest append into preallocated room.
+
+After a power cut its second block may be there without its first one, as the disk writes them in
+any order. So unreadable bytes behind such a hole are at most this many, and are recognized. A
 larger append makes the file longer, and then none of it counts before all of it does.
 """
 _STEADY = 64
-"""so many small appends in a row before room is made"""
+"""Small appends in a row before room is preallocated."""
 _DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _MAX_OPEN_SEALED = 64  # sealed segments
@@ -58,13 +61,13 @@ crc32c = google_crc32c.value
 
 
 class RecordPointer(NamedTuple):
-    """Where a record begins; ordered as the records are."""
+    """Point to a record's beginning; ordered as the records are."""
 
     fid: int
     offset: int
 
     def encode(self) -> bytes:
-        """12 bytes: u32 fid, i64 offset."""
+        """Return 12 bytes: u32 fid, i64 offset."""
         return POINTER.pack(self.fid, self.offset)
 
     @classmethod
@@ -76,18 +79,22 @@ POINTER = struct.Struct("<Iq")
 
 
 def encode_record(payload: bytes) -> bytes:
-    """Header and payload."""
+    """Return header and payload."""
     return HEADER.pack(RECORD_MAGIC, len(payload), crc32c(payload)) + payload
 
 
 class DiskFullError(Signal, OSError):
-    """There was no room for what was to be appended, or no file descriptor to do it with. Nothing of it is left, so it
-    may be tried again later.
+    """Report that the disk has no room for an append, or the process no file descriptor.
+
+    Nothing of it is left, so it may be retried later.
     """
 
 
 class OpenDescriptor:
-    """A descriptor, closed with the last reference. DiskFullError if none can be had."""
+    """Hold a descriptor and close it with the last reference.
+
+    Raises DiskFullError if none is available.
+    """
 
     __slots__ = ("fd",)
 
@@ -109,10 +116,10 @@ _open_sealed: deque[weakref.ref[Segment]] = deque()
 
 
 class Segment:
-    """A segment. Positional reads may come from any thread; only the value log's writer appends.
+    """Represent a segment. Any thread may read; only the value log's writer appends.
 
-    The one that is appended to stays open; a sealed one is opened when it is read, and the last of them that were
-    opened stay open. Descriptors don't grow with the log.
+    The segment that is appended to stays open. A sealed one is opened when it is read, and the
+    `_MAX_OPEN_SEALED` opened last stay open, so descriptors don't grow with the log.
     """
 
     __slots__ = ("__weakref__", "_file", "_file_size", "_small", "fid", "max_ts", "path", "purged", "sealed", "size")
@@ -123,12 +130,12 @@ class Segment:
         self.fid = fid
         self.max_ts = 0
         self.size = os.fstat(self._file.fd).st_size
-        """bytes of records, the footer not among them"""
+        """Bytes of records, without the footer."""
         self._file_size = self.size
         self._small = 0  # appends in a row
         self.sealed = False
         self.purged = False
-        """set before the file is removed: reads then find nothing"""
+        """Set before the file is removed: reads then return nothing."""
         if self.size >= FOOTER.size:
             max_ts, magic = FOOTER.unpack(os.pread(self._file.fd, FOOTER.size, self.size - FOOTER.size))
             if magic == END_MAGIC:
@@ -137,7 +144,7 @@ class Segment:
                 self._file = None
 
     def _open(self) -> OpenDescriptor | None:
-        """The open file, which its user must keep hold of; None if it has been purged."""
+        """Return the open file, which the caller must keep referenced; None if it has been purged."""
         file = self._file
         if file is not None:
             return file
@@ -164,12 +171,12 @@ class Segment:
 
     @property
     def _fd(self) -> int:
-        """The writer's descriptor."""
+        """Return the writer's descriptor."""
         assert self._file is not None
         return self._file.fd
 
     def pread(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes from `offset`, less at the end of the file, none if it has been purged."""
+        """Return up to `size` bytes from `offset`, fewer at the end of the file, b"" if purged."""
         file = self._open()
         if file is None:
             return b""
@@ -187,10 +194,11 @@ class Segment:
         return b"".join(parts)
 
     def write(self, parts: list[bytes], *, in_room: bool = False) -> int:
-        """Appends the parts and returns how many bytes that were. DiskFullError if they don't fit: nothing of them is
-        left then. Another OSError leaves an unknown part of them behind.
+        """Append the parts and return their bytes.
 
-        `in_room`: they may go into room that was made for them, if they are small, as those before them were.
+        Raises DiskFullError if they don't fit; then nothing of them is left. Another OSError leaves
+        an unknown part behind. With `in_room` small parts may go into preallocated room, if those
+        before them were small, too.
         """
         size = sum(map(len, parts))
         if in_room and size <= SMALL_WRITE_BYTES:
@@ -210,14 +218,14 @@ class Segment:
     def _make_room(self) -> None:
         try:
             os.posix_fallocate(self._fd, self._file_size, PREALLOCATED_BYTES)
-        except OSError:  # no room on the disk, or no way to reserve it: the file grows as it is written
+        except OSError:  # no room on the disk, or no fallocate: the file grows as it is written
             self._end_at(self._file_size)
             self._small = 0
         else:
             self._file_size += PREALLOCATED_BYTES
 
     def leave_no_room(self) -> None:
-        """The file ends where its records do."""
+        """Truncate the file to the end of its records."""
         self._small = 0
         if self._file_size > self.size:
             self._end_at(self.size)
@@ -254,23 +262,26 @@ class Segment:
         return done
 
     def sync(self) -> None:
-        """fdatasync."""
+        """Call fdatasync."""
         failpoints.hit("vlog.fsync")
         os.fdatasync(self._fd)
 
     def seal(self) -> None:
-        """Writes the footer and syncs it; nothing may be appended any more. DiskFullError if it doesn't fit."""
+        """Write the footer and sync it; nothing may be appended any more.
+
+        Raises DiskFullError if it doesn't fit.
+        """
         failpoints.hit("rotate.before_footer")
         size = self.size
         self.write([FOOTER.pack(self.max_ts, END_MAGIC)])
         self.size = size
         self.sync()
         self.sealed = True
-        self._close_others()  # it is one of the sealed now
+        self._close_others()  # it is sealed now
         failpoints.hit("rotate.after_footer")
 
     def was_replaced(self) -> bool:
-        """Whether its name is now another file's."""
+        """Return whether its name now belongs to another file."""
         try:
             there = self.path.stat()
         except OSError:
@@ -279,15 +290,16 @@ class Segment:
         return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino)
 
     def is_zero(self, begin: int, end: int) -> bool:
-        """Whether nothing was ever written to these bytes, or nothing but zeros; at most `PREALLOCATED_BYTES` and a
-        little are
-        looked at.
+        """Return whether these bytes are all zeros, as if never written.
+
+        Reads little more than `PREALLOCATED_BYTES`.
         """
         return end - begin <= PREALLOCATED_BYTES + SMALL_WRITE_BYTES and not self.pread(begin, end - begin).strip(b"\0")
 
     def cut(self, end: int, aside: Path | None) -> None:
-        """Ends an unsealed segment at `end`, after copying what lies behind it to a file, if it is to be kept; both are
-        synced.
+        """Truncate an unsealed segment to `end`, after copying the rest to `aside`, if given.
+
+        Both are synced.
         """
         if aside is not None:
             with aside.open("wb") as copy:
@@ -300,7 +312,10 @@ class Segment:
         self.size = end
 
     def read_record(self, offset: int) -> bytes:
-        """The payload of the record at `offset`; CorruptRecordError if there is none or its CRC is wrong."""
+        """Return the payload of the record at `offset`.
+
+        Raises CorruptRecordError if there is none or its CRC is wrong.
+        """
         data = self.pread(offset, 4096)
         if len(data) < HEADER.size or offset < 0 or offset >= self.size:
             raise CorruptRecordError(str(self.path), offset, f"no record: the records end at {self.size}")

@@ -1,8 +1,8 @@
-"""A window of few transactions, read at one go: how many they are, and what they are.
+"""Read a window of few transactions in one call: its bounds and its transactions.
 
-`WindowReader` works on whole arrays, which costs as much for three records as for a hundred. Behind steady traffic
-nearly all windows have a few records that lie side by side; these are read with one call and looked at one by one.
-Whatever isn't as it mostly is, is left to `WindowReader`, which also knows what to say of it.
+`WindowReader` works on whole arrays, which costs as much for three records as for a hundred. Behind
+steady traffic nearly all windows have a few records side by side. These are read with one call and
+parsed one by one. Everything unusual is left to `WindowReader`, which also reports it.
 """
 
 from __future__ import annotations
@@ -22,34 +22,38 @@ from sluice.tidb.window_schema import WINDOW_SCHEMA
 
 _MAX_ENTRIES = 128
 _MAX_RUN_BYTES = 256 << 10
-_READ_AHEAD_BYTES = 4 << 10  # read behind where the last record begins: most end there
-_ROW_BYTES = 24  # of a window's row beside its payload, as `WindowReader.bounds` counts them
+_READ_AHEAD_BYTES = 4 << 10  # read behind the last record's beginning: most records end there
+_ROW_BYTES = 24  # of a row besides its payload, as `WindowReader.bounds` counts them
 # As TiDB writes them: the fields in order, timestamps of nine bytes, a Prewrite's commit_ts 0.
 _PREWRITE = re.compile(rb"\x08\x00\x10([\x80-\xff]{8}[\x00-\x7f])\x18\x00", re.DOTALL)
 _OUTCOME = re.compile(rb"\x08([\x01\x02])\x10([\x80-\xff]{8}[\x00-\x7f])\x18([\x80-\xff]{8}[\x00-\x7f])", re.DOTALL)
 
 
 class SmallWindow(NamedTuple):
-    """A whole window: how far it reaches, and its transactions in WINDOW_SCHEMA; None if there are none."""
+    """Hold a whole window: its bounds, and its transactions in WINDOW_SCHEMA (None without any)."""
 
     bounds: WindowReach
     rows: pa.RecordBatch | None
 
 
 class _NotSmall(Signal):
-    """The window is WindowReader's."""
+    """Leave the window to WindowReader."""
 
 
 class SmallWindows:
-    """Any number of threads may read at once."""
+    """Read small windows, in any number of threads."""
 
     def __init__(self, value_log: ValueLog, index: BinlogIndex) -> None:
         self._log, self._index = value_log, index
 
     def read(self, after: int, through: int, max_transactions: int, max_bytes: int) -> SmallWindow | None:
-        """All transactions with commit_ts in (after, through]. None if they pass one of the limits, if what is to be
-        read for them isn't little and in one place, or if anything of it can't be read, is damaged, missing or not as
-        TiDB writes it. `through` must not be beyond max_commit_ts.
+        """Return all transactions with commit_ts in (after, through].
+
+        None if WindowReader must read them.
+
+        That is so if they exceed a limit, if their records are not few and in one place, or if one
+        can't be read, is damaged, missing or not as TiDB writes it. `through` must not be beyond
+        max_commit_ts.
         """
         timestamps, fids, offsets = (column.tolist() for column in self._index.range(after, through, _MAX_ENTRIES))
         if len(timestamps) == _MAX_ENTRIES or fids.count(fids[0] if fids else 0) != len(fids):
@@ -68,7 +72,7 @@ class SmallWindows:
         return SmallWindow(WindowReach(through, len(found), size), pa.record_batch(columns, schema=WINDOW_SCHEMA))
 
     def _payloads(self, fid: int, offsets: list[int]) -> list[bytes]:
-        """What the records at these places of a segment hold. Raises _Unusual."""
+        """Return the payloads of the records at these places of a segment. Raises _NotSmall."""
         segment = self._log.segment(fid)
         first, last = min(offsets), max(offsets)
         if segment is None or last - first > _MAX_RUN_BYTES:
@@ -91,8 +95,9 @@ class SmallWindows:
         return payloads
 
     def _transactions(self, records: list[tuple[int, bytes]]) -> list[tuple[int, int, bytes]]:
-        """commit_ts, start_ts and Prewrite of the transactions that commit among records, which are given with the
-        timestamps they are indexed by, ascending. Raises _Unusual.
+        """Return commit_ts, start_ts and Prewrite of the transactions that commit among the records.
+
+        `records` are pairs of index timestamp and payload, ascending. Raises _NotSmall.
         """
         prewrites: dict[int, bytes] = {}
         commits: list[tuple[int, int]] = []
@@ -113,7 +118,7 @@ class SmallWindows:
         ]
 
     def _older_prewrite(self, start_ts: int) -> bytes:
-        """One that lies before the window. Raises _Unusual."""
+        """Return a Prewrite that lies before the window. Raises _NotSmall."""
         pointer = self._index.get(start_ts)
         if pointer is None:
             raise _NotSmall
@@ -121,7 +126,7 @@ class SmallWindows:
 
 
 def _checked_prewrite(ts: int, payload: bytes) -> bytes:
-    """The payload, if it is the Prewrite that began then. Raises _Unusual."""
+    """Return the payload if it is the Prewrite with this start_ts. Raises _NotSmall."""
     prewrite = _PREWRITE.match(payload)
     if prewrite is None or _nine_byte_varint(prewrite[1]) != ts:
         raise _NotSmall
@@ -129,7 +134,7 @@ def _checked_prewrite(ts: int, payload: bytes) -> bytes:
 
 
 def _nine_byte_varint(data: bytes) -> int:
-    """The value of a varint of nine bytes."""
+    """Return the value of a varint of nine bytes."""
     value = int.from_bytes(data, "little")
     return (
         (value & 0x7F)

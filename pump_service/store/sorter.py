@@ -1,13 +1,14 @@
-"""Turns the order of arrival into "every commit up to here is known".
+"""Find the timestamp through which every commit is known, from records in order of arrival.
 
-TiDB asks for a commit timestamp only after the pump has acknowledged the Prewrite, and sends the Commit after that. So
-of two transactions, the Prewrite of the one with the smaller commit_ts lies before the Commit of the other. A Commit
-whose every earlier Prewrite has its verdict is therefore preceded, in the index, by every smaller commit_ts.
+TiDB asks for a commit timestamp only after the pump has acknowledged the Prewrite, and sends the
+Commit after that. So of two transactions, the Prewrite of the one with the smaller commit_ts lies
+before the Commit of the other. A Commit whose every earlier Prewrite has its outcome is therefore
+preceded, in the index, by every smaller commit_ts.
 
-The records form a queue in which a Prewrite without verdict holds up what lies behind it. Between two such Prewrites
-only the highest commit matters, so the queue is kept as a chain of the open Prewrites, each with the highest commit
-(and the highest mark) that arrived behind it and before the next one. Its size is the number of open transactions,
-however long the head waits.
+The records form a queue in which a Prewrite without outcome holds up the records behind it. Between
+two such Prewrites only the highest commit matters. So the queue is kept as a chain of the open
+Prewrites, each with the highest commit (and the highest mark) that arrived behind it and before the
+next one. Its size is the number of open transactions, however long the head waits.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ log = logging.getLogger(__name__)
 Ints = npt.NDArray[np.int64]
 
 LONG_TRANSACTION = tso.span(600_000)
-"""600 s as a difference of TSOs"""
+"""600 s as a difference of TSOs."""
 
-# A node of the chain is a list, which is what a Prewrite costs least as.
+# A node of the chain is a list: the cheapest object per Prewrite.
 _PREV, _NEXT, _START, _COMMIT, _FID, _OFFSET, _MARK, _BORN, _ASKED = range(9)
 
 
 class SorterBatch(NamedTuple):
-    """Durable records of one segment, without their payloads."""
+    """Hold durable records of one segment, without their payloads."""
 
     fid: int
     tps: Sequence[int]
@@ -47,7 +48,7 @@ class SorterBatch(NamedTuple):
 
 
 class Sorter:
-    """One thread pushes (the indexer, after the records are in the index); any thread asks."""
+    """Compute max_commit_ts. The indexer pushes records once they are indexed; any thread reads."""
 
     def __init__(
         self, max_commit_ts: int, handled: RecordPointer, long_transactions: dict[int, int] | None = None
@@ -57,9 +58,9 @@ class Sorter:
         self._waiters = 0
         self._is_closed = False
         self.on_wait: Callable[[], None] = lambda: None
-        """called when somebody begins to wait, in that thread"""
+        """Called by a thread that begins to wait."""
         self.on_late: Callable[[list[tuple[int, int]]], None] = lambda late: None
-        """called with (start_ts, commit_ts) of the late commits of a batch, in the thread that pushes"""
+        """Called by the pushing thread with (start_ts, commit_ts) of a batch's late commits."""
         self._open: dict[int, list[Any]] = {}
         root: list[Any] = [None, None, 0, max_commit_ts, handled.fid, handled.offset, 0, 0.0, 0.0]
         root[_PREV] = root[_NEXT] = root
@@ -68,23 +69,23 @@ class Sorter:
         self.late_commits = 0
         self.transactions = 0
         self.newest = max_commit_ts
-        """No transaction was committed later that has come; it may wait for others still."""
+        """Highest commit_ts that arrived; it may still wait for others."""
         self.passed = 0
         """A reader was told without a mark what there is through this timestamp; a commit that comes below is late."""
 
     @property
     def max_commit_ts(self) -> int:
-        """Every commit through it is in the index."""
+        """Return the timestamp through which every commit is in the index."""
         root = self._root
         return int(max(root[_COMMIT], root[_MARK]))
 
     @property
     def is_awaited(self) -> bool:
-        """Whether somebody waits for it to go on."""
+        """Return whether a caller waits for it to advance."""
         return self._waiters > 0
 
     def handled(self) -> tuple[RecordPointer, int]:
-        """The record of the highest commit that has left the queue, and its timestamp: what is worth saving."""
+        """Return record and timestamp of the highest commit that left the queue, for saving."""
         with self._lock:
             root = self._root
             return RecordPointer(root[_FID], root[_OFFSET]), root[_COMMIT]
@@ -92,14 +93,18 @@ class Sorter:
     def push(
         self, batch: SorterBatch, *, replay: bool = False, known: Container[int] = (), begun: Container[int] = ()
     ) -> None:
-        """Records in their order in the value log; `replay` if they may have been pushed by a former run. `known`:
-        commit timestamps that were in the index before these records, `begun`: transactions whose Prewrite was.
+        """Push records in their order in the value log.
 
-        A Commit whose Prewrite is here though a higher timestamp has already been published breaks what TiDB
-        promises (a clock that went back), or contradicts a verdict: readers that are past it won't see it, so
-        it is counted and reported, and given to `on_late`. One that is known isn't late, it comes again: a
-        Prewrite that TiDB sent twice was opened once more behind its Commit. Nor is one that came among these
-        records already.
+        `replay` if an earlier run may have pushed them.
+
+        `known` are commit timestamps that were indexed before these records, `begun` transactions
+        whose Prewrite was.
+
+        A Commit is late if its Prewrite is here but a higher timestamp has been published. That
+        breaks TiDB's promise (a clock that went back), or contradicts an earlier outcome. Readers
+        beyond it won't see it, so it is counted, logged, and passed to `on_late`. A known Commit is
+        no late one but comes again: TiDB sent its Prewrite twice, so it was opened again behind its
+        Commit. A Commit that came among these records already is no late one either.
         """
         fid, tps, starts, commits, offsets = batch
         waiting, root, now = self._open, self._root, time.monotonic()
@@ -152,8 +157,10 @@ class Sorter:
             self.on_late(missed)
 
     def push_arrays(self, fid: int, tps: Ints, starts: Ints, commits: Ints, offsets: Ints) -> None:
-        """As `push` with `replay`, for many records at once: those whose Prewrite and verdict both are among them,
-        which is nearly all, only count with their highest commit.
+        """Push many records at once, as `push` does with `replay`.
+
+        Nearly all have their Prewrite and outcome both among them; those only count with their
+        highest commit.
         """
         closing = (tps != 0) & (starts != commits)
         rows = np.flatnonzero((tps == 0) | closing)
@@ -189,7 +196,7 @@ class Sorter:
             begin = cut + 1
 
     def _advance(self, fid: int, commit: int, offset: int) -> None:
-        """A commit at the end of the queue."""
+        """Add a commit at the end of the queue."""
         with self._lock:
             last = self._root[_PREV]
             if commit > last[_COMMIT]:
@@ -208,7 +215,7 @@ class Sorter:
         node[_PREV] = node[_NEXT] = None
 
     def mark(self, ts: int) -> None:
-        """Queues a mark: when everything before it has its verdict, max_commit_ts is at least `ts`."""
+        """Queue a mark: once everything before it has its outcome, max_commit_ts is at least `ts`."""
         with self._lock:
             last = self._root[_PREV]
             if ts > last[_MARK]:
@@ -217,13 +224,13 @@ class Sorter:
                     self._moved.notify_all()
 
     def wait_for(self, ts: int, timeout_s: float) -> int:
-        """Returns max_commit_ts once it is at least `ts`, or after `timeout_s` as it then is."""
+        """Wait until max_commit_ts is at least `ts`, at most `timeout_s`; return max_commit_ts."""
         if self.max_commit_ts < ts and timeout_s > 0:
             self._wait(lambda: self.max_commit_ts >= ts or self._is_closed, timeout_s)
         return self.max_commit_ts
 
     def await_newer(self, ts: int, timeout_s: float) -> bool:
-        """Whether a transaction that was committed after `ts` has come; waits for one at most `timeout_s`."""
+        """Return whether a commit above `ts` has come, waiting up to `timeout_s` for one."""
         if self.newest <= ts and timeout_s > 0:
             self._wait(lambda: self.newest > ts or self._is_closed, timeout_s)
         return self.newest > ts
@@ -232,7 +239,7 @@ class Sorter:
         with self._lock:
             self._waiters += 1
         try:
-            self.on_wait()  # behind that: from now on nothing more is held back
+            self.on_wait()  # after that: from now on nothing more is held back
             with self._lock:
                 self._moved.wait_for(is_over, timeout_s)
         finally:
@@ -240,8 +247,9 @@ class Sorter:
                 self._waiters -= 1
 
     def pass_at_rest(self, ts: int, newest: int | None = None) -> bool:
-        """Whether no Prewrite waits and, unless None, nothing was committed after `newest`. If so, a reader has
-        everything through `ts` (0: it takes nothing of it): a commit that comes below is late.
+        """Return whether no Prewrite is open and, unless None, no commit is above `newest`.
+
+        If so, the reader counts as past `ts` (0: it isn't): a commit that comes below is late.
         """
         with self._lock:
             if self._open or (newest is not None and self.newest > newest):
@@ -250,7 +258,7 @@ class Sorter:
             return True
 
     def close(self) -> None:
-        """Nobody waits any longer; lets go of whoever listened, and so of the files that it holds."""
+        """End all waits, and release the listeners and so the files that they hold."""
         with self._lock:
             self._is_closed = True
             self._moved.notify_all()
@@ -258,39 +266,43 @@ class Sorter:
         self.on_late = lambda late: None
 
     def long_transactions(self) -> dict[int, int]:
-        """commit_ts -> start_ts of the transactions whose Prewrite lies more than LONG_TRANSACTION before their Commit:
-        garbage collection must not judge such a Prewrite by its own timestamp."""
+        """Return commit_ts -> start_ts of transactions that took longer than LONG_TRANSACTION.
+
+        Garbage collection must not judge their Prewrites by the Prewrites' own timestamps.
+        """
         with self._lock:
             return dict(self._long)
 
     def drop_long(self, through: int) -> None:
-        """Drops those committed at or before `through`."""
+        """Drop those committed at or before `through`."""
         with self._lock:
             self._long = {commit: start for commit, start in self._long.items() if commit > through}
 
     @property
     def open_count(self) -> int:
-        """Prewrites without verdict."""
+        """Return how many Prewrites have no outcome."""
         return len(self._open)
 
     def is_open(self, start_ts: int) -> bool:
-        """Whether that Prewrite waits for its verdict."""
+        """Return whether that Prewrite waits for its outcome."""
         return start_ts in self._open
 
     def oldest_open(self) -> int:
-        """start_ts of the Prewrite at the head of the queue, 0 if none waits."""
+        """Return the start_ts of the Prewrite at the head of the queue, 0 if none waits."""
         with self._lock:
             head = self._root[_NEXT]
             return 0 if head is self._root else int(head[_START])
 
     def smallest_open(self) -> int:
-        """The smallest start_ts of all that wait, 0 if none waits."""
+        """Return the smallest start_ts of all that wait, 0 if none waits."""
         with self._lock:
             return min(self._open, default=0)
 
     def unresolved(self, after_s: float, retry_s: float, limit: int) -> tuple[list[int], float]:
-        """The start_ts of those among the first `limit` Prewrites of the queue that have waited `after_s` and were not
-        asked about for `retry_s`, which count as asked about from now on; and in how many seconds the next one is due.
+        """Return the start_ts of Prewrites to query, and in how many seconds the next one is due.
+
+        They are those among the first `limit` of the queue that have waited `after_s` and were not
+        queried for `retry_s`. They count as queried from now on.
         """
         now = time.monotonic()
         found: list[int] = []

@@ -1,4 +1,4 @@
-"""Watches the free space of the disk the data directory is on."""
+"""Watch the free space of the data directory's disk."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ log = logging.getLogger(__name__)
 
 
 class SpaceWatch:
-    """Reads the file system's figures every `interval_s`; `writable` is whether more than `threshold`
-    bytes are free.
+    """Read the file system's free space every `interval_s`.
+
+    `writable` is whether more than `threshold` bytes are free.
     """
 
     def __init__(self, path: Path, threshold: int, interval_s: float) -> None:
@@ -31,7 +32,7 @@ class SpaceWatch:
         self._thread.join()
 
     def refresh(self) -> None:
-        """Reads the figures now: bytes, in units of the file system's fragment size."""
+        """Read the figures now: bytes, in units of the file system's fragment size."""
         figures = os.statvfs(self._path)
         self.capacity = figures.f_blocks * figures.f_frsize
         self.available = figures.f_bavail * figures.f_frsize
@@ -52,4 +53,4 @@ class SpaceWatch:
             try:
                 self.refresh()
             except OSError as error:
-                log.error("%s: the free space can't be read: %s", self._path, error)
+                log.error("%s: can't read the free space: %s", self._path, error)
