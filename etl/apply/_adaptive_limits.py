@@ -80,7 +80,7 @@ class AdaptiveLimits:
             _BASE_CUT_TABLES if self._settings.mode == "atomic" and self._round_trip_s < _LOCAL_ROUND_TRIP_S else None
         )
 
-    def wrote(self, windows: Sequence[WindowRecord], busy_s: float, round_trip_s: float) -> None:
+    def observe(self, windows: Sequence[WindowRecord], busy_s: float, round_trip_s: float) -> None:
         """Adapt to a batch of `windows` that was written in `busy_s`; `round_trip_s` 0 is unknown.
 
         A batch that is less than half full is no backlog, and changes nothing.

@@ -51,7 +51,7 @@ class AlignedChunkApplier:
         self._late_counts: Counter[tuple[str, int]] = Counter()
         """How often the rows of each (job, chunk number) were late."""
 
-    def keep(
+    def apply(
         self,
         appointment: AlignedChunk,
         sink: object,

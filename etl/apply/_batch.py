@@ -86,16 +86,16 @@ class ByteBoundedQueue:
 
 @dataclass(slots=True)
 class WindowBatch:
-    """Windows that are applied together. `waited_s` and `prepare_s` are final after the last step."""
+    """Windows that are applied together. `idle_s` and `prepare_s` are final after the last step."""
 
     windows: tuple[WindowRecord, ...]
     after_ts: int
     hi: int
-    waited_s: float = 0.0
+    idle_s: float = 0.0
     prepare_s: float = 0.0
-    decisions: tuple[Override, ...] = ()
+    overrides: tuple[Override, ...] = ()
     """The overrides for its commits by which it was prepared; set before the first step comes."""
-    mended: frozenset[int] = frozenset()
+    tables_under_repair: frozenset[int] = frozenset()
     """Ids of tables under repair: rows of them may be missing (`sluice.relay.aligned_chunks`)."""
     _queue: ByteBoundedQueue | None = field(default=None, repr=False)
     _relay: ApplyLog | None = field(default=None, repr=False)
@@ -123,7 +123,7 @@ class WindowBatch:
         Raises OverridesChanged and PausedByOperator.
         """
         assert self._relay is not None
-        if overrides_for(self._relay, self) != self.decisions:
+        if overrides_for(self._relay, self) != self.overrides:
             raise OverridesChanged
         if not begun:
             check_not_paused(self._relay, step.commit_ts)
@@ -139,7 +139,7 @@ class WindowBatch:
                     raise WaitStopped from None
                 continue
             finally:
-                self.waited_s += time.perf_counter() - started
+                self.idle_s += time.perf_counter() - started
             if item is END_OF_BATCH:
                 return
             if isinstance(item, BaseException):

@@ -1,8 +1,8 @@
-"""Finds the one transaction, and the row in it, for which a batch can't be applied.
+"""Find the one transaction, and the row in it, for which a batch can't be applied.
 
-A batch holds the net effect of many transactions, so its error tells a range of commit timestamps. Here the batch is
-tried again with ever fewer row changes, each time in a downstream transaction that is rolled back, until the first
-change that fails is known.
+A batch holds the net effect of many transactions, so its error names a range of commit timestamps.
+The search tries the batch with ever fewer row changes, each time in a downstream transaction that
+is rolled back, until it has found the first change that fails.
 """
 
 from __future__ import annotations
@@ -43,15 +43,16 @@ class _Position:
 
 
 class _SearchAborted(Signal):
-    """The search takes too long, or the downstream is away."""
+    """The search takes too long, or another process writes downstream."""
 
 
 def find_failing_transaction(
     error: BaseException, batch: WindowBatch, relay: RelayLog, options: PrepareOptions, downstream: Downstream
 ) -> None:
-    """Raise an ApplyError that names table, key, commit_ts and ways out, if `error` comes from a single transaction of
-    `batch` that can be found; else just return. Writes nothing. The sink's own session must be closed, for its
-    locks.
+    """Raise an ApplyError that names the transaction of `batch` which causes `error`.
+
+    It has table, key, commit_ts and a hint. Returns if no single transaction is found. Writes
+    nothing. The sink's own session must be closed, for its locks.
     """
     refused = isinstance(error, ApplyError)
     if not isinstance(error, ApplyError | WorkerError | ValueError) or (refused and downstream.type != "mysql"):
@@ -60,7 +61,7 @@ def find_failing_transaction(
     try:
         found = search.run()
     except (_SearchAborted, DownstreamError, RelayError, OSError) as trouble:
-        log.warning("the transaction at fault was not found: %s", trouble)
+        log.warning("the failing transaction was not found: %s", trouble)
         return
     finally:
         search.close()
@@ -76,7 +77,7 @@ def _failure_text(change: RowChange, fault: BaseException, address: str) -> str:
     if change.others:
         key += f" (unique too: {_key_values(change.others)})"
     reason = change.fault or getattr(fault, "found", "") or str(fault)
-    where = f" {address} refuses it" if address else " it can't be decoded or reduced"
+    where = f" {address} rejects it" if address else " it can't be decoded or reduced"
     return (
         f"table {change.table}, key {key}, {change.kind} at commit_ts {change.commit_ts}"
         f" ({to_datetime(change.commit_ts):%Y-%m-%d %H:%M:%S} UTC, start_ts {change.start_ts}):{where}:"
@@ -99,7 +100,7 @@ class _Bisection:
     def __init__(
         self, batch: WindowBatch, relay: RelayLog, options: PrepareOptions, downstream: Downstream | None
     ) -> None:
-        """`downstream`: the database to try it in; None: the changes are only prepared."""
+        """Try the changes in the database `downstream`, or only prepare them if it is None."""
         self._relay = relay
         self._options = replace(options, shape="net", workers=1)
         self._batch = batch
@@ -116,7 +117,7 @@ class _Bisection:
 
     @property
     def address(self) -> str:
-        """The downstream."""
+        """The downstream's address, "" without one."""
         return self._session.address if self._session else ""
 
     def close(self) -> None:
@@ -124,13 +125,13 @@ class _Bisection:
             self._session.close()
 
     def run(self) -> tuple[RowChange, BaseException] | None:
-        """The first change that fails, and how."""
+        """Return the first change that fails, and its error."""
         self._begin()
         places = list(self._positions())
         fault = self._try(places[-1]) if places else None
         if fault is None:
             return None
-        log.warning("looking for the transaction at fault among %d: %.300s", len(places), fault)
+        log.warning("searching for the failing transaction among %d: %.300s", len(places), fault)
         at, fault = self._first_failing(places, fault)
         place, before = places[at], places[at - 1] if at else None
         start = (
@@ -145,12 +146,12 @@ class _Bisection:
         return decode(raw, table), fault
 
     def _begin(self) -> None:
-        """Begin where the downstream is."""
+        """Start from the downstream's checkpoint."""
         if self._session is not None and self._downstream is not None:
             self._session.connect()
             table = CheckpointTable.from_settings(self._session, self._downstream, self._batch.windows[0].cluster_id)
             if not table.writer_lock().try_acquire(self._session):
-                raise _SearchAborted("another process writes there by now")
+                raise _SearchAborted("another process writes to the downstream")
             self._checkpoint = checkpoint = table.load()
             self._session.rollback()
             if checkpoint is not None:
@@ -169,7 +170,7 @@ class _Bisection:
         return int(np.searchsorted(self._changes[window]["commit_ts"].to_numpy(), self._after, side="right"))
 
     def _positions(self) -> Iterator[_Position]:
-        """Where transactions end."""
+        """Yield the positions at which transactions end."""
         for number, changes in enumerate(self._changes):
             commit_ts = changes["commit_ts"].to_numpy()
             if not len(commit_ts):
@@ -178,7 +179,7 @@ class _Bisection:
             yield from (_Position(number, int(end)) for end in ends if commit_ts[end - 1] > self._after)
 
     def _first_failing(self, places: Sequence[_Position], fault: BaseException) -> tuple[int, BaseException]:
-        """The first of places that fails while the one before it doesn't; the last fails, with `fault`."""
+        """Bisect for a place that fails while the one before it doesn't; the last fails with `fault`."""
         good, bad = -1, len(places) - 1
         while bad - good > 1:
             middle = (good + bad) // 2
@@ -190,7 +191,7 @@ class _Bisection:
         return bad, fault
 
     def _try(self, place: _Position) -> BaseException | None:
-        """What goes wrong when everything up to a place is applied; it is undone again."""
+        """Apply everything up to a place, roll it back, and return the error or None."""
         if time.monotonic() > self._until:
             raise _SearchAborted(f"it takes longer than {_SEARCH_TIMEOUT_S:.0f} s")
         described = BatchPayload.from_windows(self._windows[: place.window + 1], self._after, self._batch.hi)
@@ -199,7 +200,7 @@ class _Bisection:
             safe=self._safe,
             flight=self._in_flight,
             rows=place.rows,
-            mended=self._batch.mended,
+            mended=self._batch.tables_under_repair,
         )
         try:
             if self._session is not None:
@@ -223,11 +224,8 @@ class _Bisection:
 
     def _write(self, described: BatchPayload, writer: WriteExecutor) -> None:
         for step in prepare_steps(self._relay.url, described, self._options):
-            if step.kind == "ddl":  # what comes after it can't be tried without it, and was not what failed
+            if step.kind == "ddl":  # later steps can't be tried without it, and it was not what failed
                 return
-            if step.kind not in (
-                "commit",
-                "bytes",
-                "relax",
-            ):  # those two commit, and have been executed if what follows was
+            # `bytes` and `relax` commit; they have been executed if the steps after them were.
+            if step.kind not in ("commit", "bytes", "relax"):
                 writer.write(step, safe=self._safe)

@@ -20,7 +20,7 @@ _CLOSE_TIMEOUT_S = 10.0
 
 
 class ConsumerPosition:
-    """Record the position of one pipeline. Call `at` after each checkpoint, `close` at the end."""
+    """Record the position of one pipeline. Call `set_position` after each checkpoint, `close` at the end."""
 
     def __init__(self, relay: RelayLog, downstream: str) -> None:
         """Record the position under the downstream's name, `downstream`."""
@@ -30,7 +30,7 @@ class ConsumerPosition:
         self._due = 0.0
         self._thread: threading.Thread | None = None
 
-    def at(self, checkpoint_ts: int) -> None:
+    def set_position(self, checkpoint_ts: int) -> None:
         """Note that the downstream is complete through `checkpoint_ts`."""
         now = time.monotonic()
         if now < self._due or (self._thread is not None and self._thread.is_alive()):

@@ -24,11 +24,11 @@ class ApplyCounters:
     def __init__(self, relay: RelayLog, downstream: str) -> None:
         self._recorder = CounterRecorder(CounterStore(relay, downstream), source_of(downstream))
 
-    def at(self, checkpoint_ts: int) -> None:
+    def set_position(self, checkpoint_ts: int) -> None:
         """Note that the downstream is complete through `checkpoint_ts`."""
         self._recorder.at(checkpoint_ts)
 
-    def through(self, steps: Iterable[Step]) -> Iterator[Step]:
+    def count_steps(self, steps: Iterable[Step]) -> Iterator[Step]:
         """Yield the steps, and count each when it is done."""
         for step in steps:
             yield step
@@ -43,7 +43,7 @@ class ApplyCounters:
             case ScopedDdl():
                 self._recorder.count({"ddls": 1})
 
-    def wrote(self, report: BatchReport) -> None:
+    def record_batch(self, report: BatchReport) -> None:
         """Count a batch that was written."""
         stages = report.stages_ms
         parts = {stage: stages[stage] / 1000 for stage in ("send", "commit", "prepare")}
@@ -53,11 +53,11 @@ class ApplyCounters:
         self._recorder.count(counts, {**parts, **whole, **ddl, "delay": max(0.0, report.lag_ms) / 1000})
         self._recorder.observe_lag(max(0.0, report.lag_ms))
 
-    def failed(self, error: Exception) -> None:
+    def record_failure(self, error: Exception) -> None:
         """Count an error, whether it is retried or not."""
         self._recorder.count({"retries": 1, f"error.{type(error).__name__}": 1})
 
-    def met(self) -> None:
+    def record_other_session(self) -> None:
         """Count another session that writes to replicated databases."""
         self._recorder.count({"other_writers": 1})
 

@@ -1,4 +1,4 @@
-"""What row changes leave of the rows that they concern, as conditions on the tables downstream."""
+"""Describe the rows that changes leave behind, as conditions on the tables downstream."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _COLUMNS = "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEM
 
 @dataclass(frozen=True, slots=True)
 class TableLocation:
-    """Where a table's rows are: its quoted name downstream, and by column id what the columns there are called."""
+    """A table's quoted name downstream, and the names of its columns there by column id."""
 
     name: str
     columns: Mapping[int, str]
 
     def conditions(self, columns: Sequence[Column], images: Images) -> list[bytes]:
-        """One a row, true for rows with these values in those of the columns that are there."""
+        """Return one condition a row: true for rows with these values in the columns that exist."""
         there = [(replace(c, name=self.columns[c.id]), images[c.name]) for c in columns if c.id in self.columns]
         if not there:
             return [b"TRUE"] * len(next(iter(images.values())))
@@ -43,33 +43,34 @@ class TableLocation:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedRow:
-    """What a change leaves of a row. `same`: equal for changes of what is one row downstream; `who`: for those of one
-    upstream, whatever its key becomes. `key`: a condition that is true for it alone, None where only all values
-    together say which it is. `image`: one that is true for rows that look as it does, None: it isn't there. `removed`:
-    what it looked like before it went, None if that isn't known.
-    """
+    """A row as a change leaves it."""
 
-    same: tuple[Any, ...]
+    downstream_identity: tuple[Any, ...]
+    """Equal for changes of one row downstream."""
     upstream_identity: tuple[Any, ...]
+    """Equal for changes of one row upstream, whatever its key becomes."""
     place: TableLocation
     key: bytes | None
+    """A condition that is true for this row alone, None if only all values together identify it."""
     image: bytes | None
+    """A condition that is true for rows with its values, None if the change removes it."""
     removed: bytes | None
+    """The condition for its values before it was removed, None if they aren't known."""
     table: Table
     images: Images
     at: int
-    """Which of `images` it is."""
+    """Its number among `images`."""
 
     def may_disappear_with(self, move: PartitionMove) -> bool:
-        """Whether it lies in a partition that a DDL drops. Raises PartitionError."""
+        """Return whether it lies in a partition that a DDL drops. Raises PartitionError."""
         if self.table.id != move.table.id or self.image is None:
             return False
         values = {name: image[self.at].as_py() for name, image in self.images.items()}
         return partition_of(move.table, values) in move.partitions
 
     @property
-    def words(self) -> str:
-        """Which row it is, for people."""
+    def description(self) -> str:
+        """Table and key, for messages."""
         key = ", ".join(
             f"{c.name}={display_text(self.images[c.name], self.at)!r:.60}" for c in lookup_key_columns(self.table)
         )
@@ -77,20 +78,20 @@ class ExpectedRow:
 
 
 class TableLocations:
-    """Where the rows of tables are, once the DDL has run that leaves `tables` (None: dropped)."""
+    """Locate tables downstream after the DDL that leaves `tables` (None: dropped) has run."""
 
     def __init__(self, session: MySQLSession, rules: ReplicationRules, tables: Mapping[int, Table | None]) -> None:
         self._session, self._rules, self._tables = session, rules, tables
         self._known: dict[int, TableLocation | None] = {}
 
-    def of(self, table: Table) -> TableLocation | None:
-        """None if it was dropped with all its rows. `table`: as it was at some moment before."""
+    def locate(self, table: Table) -> TableLocation | None:
+        """Locate `table`, given as of any moment before; None if it was dropped with all its rows."""
         if table.id not in self._known:
             last = self._tables.get(table.id, table)
-            self._known[table.id] = self._look(last) if last is not None else None
+            self._known[table.id] = self._load(last) if last is not None else None
         return self._known[table.id]
 
-    def _look(self, table: Table) -> TableLocation:
+    def _load(self, table: Table) -> TableLocation:
         goal = self._rules.routes.target(table.schema_name, table.name)
         there = {folded(str(name)) for (name,) in self._session.query(_COLUMNS, (goal.schema, goal.table))}
         names = {column.id: column.name for column in table.columns if folded(column.name) in there}
@@ -98,27 +99,28 @@ class TableLocations:
 
 
 class ExpectedRows:
-    """What windows leave, given in order; with the DDL on the way that drops partitions."""
+    """Compute the rows that windows leave, given in order, and the DDL that drops partitions."""
 
     def __init__(
         self, relay: RelayLog, rules: ReplicationRules, places: TableLocations, after: int, until: int
     ) -> None:
-        """Of what was committed after `after` through `until` (TSO)."""
+        """Compute what commits after `after` through `until` (TSO) leave."""
         self._relay, self._rules, self._locations = relay, rules, places
         self._after, self._until = after, until
         self._moves: dict[int, PartitionMove] = {}
         self._dropped: set[int] = set()
-        """Tables that were dropped or truncated."""
+        """Ids of tables that were dropped or truncated."""
 
-    def of(self, window: WindowRecord) -> list[tuple[int, ExpectedRow | PartitionMove]]:
-        """(commit timestamp, what a change leaves, or which partitions go) in order. Raises RowDecodeError,
-        PartitionError, and ChangeError for a table that nothing describes.
+    def for_window(self, window: WindowRecord) -> list[tuple[int, ExpectedRow | PartitionMove]]:
+        """Return, in order, (commit ts, the row that a change leaves or the partitions that go).
+
+        Raises RowDecodeError, PartitionError, and ChangeError for a table that no window describes.
         """
         schema = RecordedSchema.from_window(window)
         known, left = SchemaTimeline(schema), list[tuple[int, ExpectedRow | PartitionMove]]()
         self._dropped.update(schema.truncated_tables)
         for past in schema.moved:
-            self._note(move_of(past))
+            self._record_move(move_of(past))
         changes = self._relay.read([window])
         decided = self._relay.decisions.list(window.lo)
         skipped = {each.commit_ts for each in decided if each.action == SKIP} | self._rules.ignored_ts
@@ -127,14 +129,14 @@ class ExpectedRows:
             before = int(np.searchsorted(stamps, ddl.commit_ts))
             left += self._of_changes(changes.slice(done, before - done), known, skipped)
             tables = {i: table for i in ddl.effect.tables if (table := known.find(i, ddl.commit_ts)) is not None}
-            move = self._note(move_of(ddl.past_move(tables)))
+            move = self._record_move(move_of(ddl.past_move(tables)))
             if move is not None and move.drops and self._after < ddl.commit_ts <= self._until:
                 left.append((ddl.commit_ts, move))
             self._dropped.update(i for i, table in ddl.effect.tables.items() if table is None)
             done = before
         return left + self._of_changes(changes.slice(done), known, skipped)
 
-    def _note(self, move: PartitionMove | None) -> PartitionMove | None:
+    def _record_move(self, move: PartitionMove | None) -> PartitionMove | None:
         if move is not None:
             self._moves.setdefault(move.last_version, move)
         return move
@@ -153,7 +155,7 @@ class ExpectedRows:
                 if table_id not in self._dropped:
                     raise ChangeError(f"commit_ts {commit_ts} changes table id {table_id}, which no window describes")
                 continue
-            place = None if self._is_excluded(table, kind) else self._locations.of(table)
+            place = None if self._is_excluded(table, kind) else self._locations.locate(table)
             if place is not None:
                 alike.setdefault(table_id, (table, place, []))[2].append(at)
         found: list[tuple[int, int, list[ExpectedRow]]] = []
@@ -169,14 +171,14 @@ class ExpectedRows:
 
 
 def _rows_left_by(table: Table, place: TableLocation, raw: RawChanges) -> list[list[ExpectedRow]]:
-    """What each of some changes of a table leaves, under the keys that it concerns."""
+    """Return the rows that each change of a table leaves, under the keys that it concerns."""
     olds, news = (iter(_sides(table, place, images)) for images in decode(table, raw.kinds, raw.own_rows))
     found: list[list[ExpectedRow]] = []
     for number, kind in enumerate(raw.kinds.tolist()):
         old = next(olds) if kind != INSERT else None
         new = next(news) if kind != DELETE else None
         entries = []
-        if old is not None and (new is None or new.same != old.same):
+        if old is not None and (new is None or new.downstream_identity != old.downstream_identity):
             is_known = old.key is not None or _has_all_columns(table, kind, raw.rows[number].as_py())
             entries.append(replace(old, image=None, removed=old.image if is_known else None))
         if new is not None:
@@ -186,12 +188,12 @@ def _rows_left_by(table: Table, place: TableLocation, raw: RawChanges) -> list[l
 
 
 def _has_all_columns(table: Table, kind: int, row: bytes) -> bool:
-    """Whether the old image of a change has every column; while TiDB drops one, it comes without it."""
+    """Return whether a change's old image has every column; one that TiDB is dropping is absent."""
     return {c.id for c in table.stored_columns} <= set(column_ids(row, images=2 if kind == UPDATE else 1))
 
 
 def _sides(table: Table, place: TableLocation, images: Images) -> list[ExpectedRow]:
-    """The rows of some images, as what leaves them so."""
+    """Return the rows of images, as changes leave them."""
     if not images or not len(next(iter(images.values()))):
         return []
     key = lookup_key_columns(table)

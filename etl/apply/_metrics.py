@@ -82,7 +82,7 @@ def report_of(batch: WindowBatch, written: SinkResult) -> BatchReport:
     """Return the report of a batch that was written."""
     stages = dict(written.stages_ms) | {
         "prepare": batch.prepare_s * 1000,
-        "wait": batch.waited_s * 1000,
+        "wait": batch.idle_s * 1000,
         "send": written.send_s * 1000,
         "ddl": written.ddl_s * 1000,
         "commit": written.commit_s * 1000,
@@ -115,9 +115,9 @@ class ApplyProgressLog:
         if report.changes or report.ddls:
             self._reports.append(report)
             self._changes += report.changes
-        self.say()
+        self.maybe_log()
 
-    def say(self, *, last: bool = False) -> None:
+    def maybe_log(self, *, last: bool = False) -> None:
         """Log if it is time, or for the `last` time. `lag_ms` is the largest, all else is summed."""
         now, reports = time.monotonic(), self._reports
         if not reports or not (last or self._changes >= _LOG_EVERY_CHANGES or now >= self._since + _LOG_INTERVAL_S):

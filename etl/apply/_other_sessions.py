@@ -55,13 +55,13 @@ class OtherSessionWatcher:
     def _run(self) -> None:
         while not self._stopped.wait(_CHECK_INTERVAL_S):
             try:
-                self._look()
+                self._check()
             except (SluiceError, OSError) as error:  # applying reports what is wrong downstream
                 log.debug("other sessions could not be checked: %s", error)
                 self._session.close()
         self._session.close()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if not self._session.is_connected:
             self._session.connect()
         for other in sessions_writing(self._session, self._is_replicated):

@@ -46,7 +46,7 @@ def record_begun(relay: RelayLog, batch: WindowBatch, step: Step) -> None:
     From that `settle_overrides`, and operators who hold the checkpoint, know whether an override
     came in time.
     """
-    relay.decisions.mark_begun([each for each in batch.decisions if each.commit_ts <= step.commit_ts])
+    relay.decisions.mark_begun([each for each in batch.overrides if each.commit_ts <= step.commit_ts])
 
 
 def settle_overrides(relay: RelayLog, through_ts: int) -> list[str]:

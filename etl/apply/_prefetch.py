@@ -94,7 +94,7 @@ class BatchPrefetcher:
             self._changes_since = None
             if isinstance(item, BaseException):
                 raise item
-            item.waited_s += time.perf_counter() - started
+            item.idle_s += time.perf_counter() - started
             yield item
 
     def stop(self) -> None:
@@ -112,12 +112,17 @@ class BatchPrefetcher:
                 self._queue.put(appointment)
             while True:
                 self._slot.acquire()
-                windows, hi = self._next.after(position)
+                windows, hi = self._next.next_batch(position)
                 if not windows:
                     return
-                agenda = self._next.agenda
+                agenda = self._next.pending_chunks
                 batch = WindowBatch(
-                    windows, position, hi, mended=agenda.tables_under_repair, _queue=self._queue, _relay=self._relay
+                    windows,
+                    position,
+                    hi,
+                    tables_under_repair=agenda.tables_under_repair,
+                    _queue=self._queue,
+                    _relay=self._relay,
                 )
                 if any(window.changes or window.ddls for window in windows):
                     self._changes_since = time.monotonic()
@@ -147,21 +152,21 @@ class BatchPrefetcher:
 
     def _steps(self, batch: WindowBatch) -> Generator[pa.RecordBatch, None, None]:
         windows = batch.windows
-        batch.decisions = overrides_for(self._relay, batch)
+        batch.overrides = overrides_for(self._relay, batch)
         if any(window.changes or window.ddls for window in windows):
             yield from self._prepare(self._describe(batch))
         else:
             yield from to_batches(iter([Step(CommitDetail(windows[-1].schema_version), batch.hi)]))
 
     def _describe(self, batch: WindowBatch) -> BatchPayload:
-        described = BatchPayload.from_windows(batch.windows, batch.after_ts, batch.hi).decided(batch.decisions)
+        described = BatchPayload.from_windows(batch.windows, batch.after_ts, batch.hi).decided(batch.overrides)
         flight = self._checkpoint.flight
         is_begun = flight is not None and batch.after_ts < flight.until
         safe = batch.after_ts < self._checkpoint.safe_until
         return replace(
             described,
             safe=safe,
-            mended=batch.mended,
+            mended=batch.tables_under_repair,
             flight=InFlightPayload(flight.until, frozenset(flight.left_out))
             if flight is not None and is_begun
             else None,

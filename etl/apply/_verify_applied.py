@@ -1,8 +1,8 @@
-"""Whether row changes are downstream, told from the rows themselves: what a definition looks like anybody may have
-brought about, but rows as only these changes leave them nobody else.
+"""Verify that row changes are downstream, by the rows themselves.
 
-Each row that the changes concern must be as the last of them leaves it, or as a later one does, as far as its columns
-are still there; under the names that they have since.
+Anybody may have made a table's definition look so, but only these changes leave such rows. Each row
+must be as the last of its changes leaves it, or as a later one does, in the columns that still
+exist and under their present names.
 """
 
 from __future__ import annotations
@@ -26,36 +26,38 @@ _MAX_ROWS = 200_000
 
 @dataclass(slots=True)
 class _RowState:
-    """What the last transaction that counts, committed at `commit_ts`, leaves of those that were the row in its course:
-    rows may hand a key on, also to another of some merged tables, and changes lie by table, not in their order. `also`:
-    what it may look like for what comes later.
+    """The rows that had one downstream identity in the last transaction, committed at `commit_ts`.
+
+    There may be several: rows hand a key on, also between merged tables, and changes lie by table,
+    not in their order. `also` has the images that later changes may have left.
     """
 
     commit_ts: int
-    left: dict[tuple[Any, ...], ExpectedRow]
-    also: list[bytes | None] = field(default_factory=list)
+    expected: dict[tuple[Any, ...], ExpectedRow]
+    alternatives: list[bytes | None] = field(default_factory=list)
 
     @property
-    def last(self) -> ExpectedRow:
-        """Where it is, or what went."""
-        lefts = list(self.left.values())
+    def latest(self) -> ExpectedRow:
+        """The row that is there, or the last that was removed."""
+        lefts = list(self.expected.values())
         return next((left for left in lefts if left.image is not None), lefts[-1])
 
 
 def first_unapplied_row(
     session: MySQLSession, relay: RelayLog, rules: ReplicationRules, checkpoint: Checkpoint, through: int
 ) -> str:
-    """ "" if every row change committed after `checkpoint` through `through` (TSO) is downstream; else the first row
-    that isn't as it should be, in words. Changes through the checkpoint's `safe_until` may be downstream too.
+    """Return the first row that isn't as changes after `checkpoint` through `through` leave it, or "".
+
+    Changes through the checkpoint's `safe_until` may be downstream, too.
     """
     after, until = checkpoint.commit_ts, checkpoint.safe_until
-    left_rows = ExpectedRows(
+    expected = ExpectedRows(
         relay, rules, TableLocations(session, rules, _tables_after_ddl(relay, after, through)), after, until
     )
     rows: dict[tuple[Any, ...], _RowState] = {}
     for window in relay.windows(after, until):
         try:
-            for commit_ts, left in left_rows.of(window):
+            for commit_ts, left in expected.for_window(window):
                 _record_rows(rows, commit_ts, left, through)
         except (RowDecodeError, PartitionError, ChangeError) as error:
             return str(error)
@@ -65,7 +67,7 @@ def first_unapplied_row(
 
 
 def _tables_after_ddl(relay: RelayLog, after: int, through: int) -> dict[int, Table | None]:
-    """The tables that DDL committed after `after` through `through` concerns, as it leaves them; None: dropped."""
+    """Return the tables that DDL after `after` through `through` leaves, by id; None: dropped."""
     tables: dict[int, Table | None] = {}
     for window in relay.windows(after, through):
         for ddl in RecordedSchema.from_window(window).ddls:
@@ -79,24 +81,24 @@ def _record_rows(
 ) -> None:
     if isinstance(left, PartitionMove):
         for row in rows.values():
-            if row.last.may_disappear_with(left):
-                row.also.append(None)
+            if row.latest.may_disappear_with(left):
+                row.alternatives.append(None)
         return
-    known = rows.get(left.same)
+    known = rows.get(left.downstream_identity)
     if commit_ts > through:
         if known is not None:
-            known.also.append(left.image)
+            known.alternatives.append(left.image)
         return
     if known is None or known.commit_ts != commit_ts:
-        known = rows[left.same] = _RowState(commit_ts, {})
-    known.left[left.upstream_identity] = left
+        known = rows[left.downstream_identity] = _RowState(commit_ts, {})
+    known.expected[left.upstream_identity] = left
 
 
 def _matches(session: MySQLSession, row: _RowState) -> bool:
-    last, place = row.last, row.last.place
+    last, place = row.latest, row.latest.place
     if not place.columns:
         return False
-    images = [last.image, *row.also]
+    images = [last.image, *row.alternatives]
     looks = [image for image in images if image is not None]
     if looks and _count_rows(session, place, looks):
         return True
@@ -110,7 +112,7 @@ def _count_rows(session: MySQLSession, place: TableLocation, conditions: Sequenc
 
 
 def _describe(row: _RowState) -> str:
-    return f"{row.last.words}, is not as commit_ts {row.commit_ts} or later leaves it"
+    return f"{row.latest.description}, is not as commit_ts {row.commit_ts} or later leaves it"
 
 
 __all__ = ["first_unapplied_row"]

@@ -1,4 +1,4 @@
-"""Which landed windows are applied next: as many as go together, as far as operators let applying go."""
+"""Select the landed windows of the next batch, as far as limits and operators allow."""
 
 from __future__ import annotations
 
@@ -19,17 +19,23 @@ _POLL_INTERVAL_S = 0.02
 _WAKEUP_TIMEOUT_S = 0.3
 _CONTROL_INTERVAL_S = 0.25
 _FIND_INTERVAL_S, _REMOTE_FIND_INTERVAL_S = 10.0, 60.0
-_REMOTE_POLL_INTERVAL_S, _REMOTE_CONTROL_INTERVAL_S = 0.25, 2.0  # in an object store, where each look is charged for
+# An object store charges for each request.
+_REMOTE_POLL_INTERVAL_S, _REMOTE_CONTROL_INTERVAL_S = 0.25, 2.0
 _MAX_TS = 2**63 - 1
 MAX_WINDOWS = 2_000
-"""In one batch: landing brings an empty window every half second or so, and applying may have been paused for days."""
+"""The most windows in one batch.
 
+Landing makes an empty window every half second or so, and applying may have been paused for days.
+"""
 _WINDOW_CACHE_TTL_S = 1.0
-"""So long a window that was seen isn't read again."""
+"""How long a window that was read is used again."""
 
 
 class WindowSelector:
-    """`after` gives the windows of one batch after the other. Used by one thread; `stopped` may be set by others."""
+    """Return the windows of one batch after the other with `next_batch`.
+
+    One thread uses it; others may set `stopped`.
+    """
 
     def __init__(
         self,
@@ -39,8 +45,10 @@ class WindowSelector:
         until_ts: int | None,
         stopped: threading.Event,
     ) -> None:
-        """`flight`: what was begun before; the first batch must end where it does, whatever the limits and operators
-        say. `until_ts`: nothing after this TSO.
+        """Select no window after `until_ts` (TSO).
+
+        The first batch ends where `flight`, the in-flight batch, does: limits and orders of operators
+        don't count for it.
         """
         self._relay = relay
         self._limits = limits
@@ -51,9 +59,9 @@ class WindowSelector:
         self._is_remote_store = local_folder(relay.url) is None
         self._find_due = 0.0
         self._missed_window = -1, 0.0
-        """After which position there was no window in an object store, and when."""
+        """The position after which an object store had no window, and when that was seen."""
         self._following: tuple[WindowRecord | None, float] = None, 0.0
-        """What came behind the last batch and was too much for it, and when that was seen."""
+        """The window after the last batch, which was too much for it, and when it was read."""
         self._is_wait_logged = False
         self._control_due = 0.0
         self._paused = False
@@ -61,41 +69,41 @@ class WindowSelector:
         self._at_boundary = -1
         self._cut: WindowRecord | None = None
         """The window in the middle of which the last batch ended."""
-        self.agenda = PendingChunks()
-        """The appointments from the last batch's beginning on."""
+        self.pending_chunks = PendingChunks()
+        """The aligned chunks from the last batch's beginning on."""
 
     def wake(self) -> None:
-        """Look whether it is stopped."""
+        """Wake up the waiting thread, to check `stopped`."""
         self._wakeup.wake()
 
     def close(self) -> None:
-        """When nobody asks any longer."""
+        """Close the wakeup socket."""
         self._wakeup.close()
 
-    def after(self, position: int) -> tuple[tuple[WindowRecord, ...], int]:
-        """The windows after `position` (TSO) that are landed, and where the batch that they are ends; waits for the
-        first, and for operators. No windows when stopped. Raises RelayGapError and other relay errors.
+    def next_batch(self, position: int) -> tuple[tuple[WindowRecord, ...], int]:
+        """Return the next landed windows after `position`, and the TSO at which their batch ends.
+
+        Waits for the first window, and while applying is paused. Returns no windows once stopped.
+        Raises RelayGapError and other relay errors.
         """
         windows = self._take_batch(position)
         if not windows:
             return (), position
         hi = min(windows[-1].hi, self._end())
-        # Behind the look at the windows: whoever sees a window sees the appointments inside of it.
-        self.agenda = self._relay.aligned_chunks.agenda(position + 1)
+        # Read after the windows: a window that is visible has its aligned chunks visible before it.
+        self.pending_chunks = self._relay.aligned_chunks.agenda(position + 1)
         if self._first_hi is None:
-            hi = min([hi, *(appointment.at_ts for appointment in self.agenda.pending)])
+            hi = min([hi, *(appointment.at_ts for appointment in self.pending_chunks.pending)])
             windows = [window for window in windows if window.lo < hi]
         self._first_hi = None
         self._cut = windows[-1] if hi < windows[-1].hi else None
-        if self._cut is None:  # to list an hour's windows each time would cost more than all else
+        if self._cut is None:  # listing an hour's windows each time would cost more than all else
             self._at_boundary = hi
             self._schedule_find()
         return tuple(windows), hi
 
     def chunks_at(self, position: int) -> list[AlignedChunk]:
-        """Those that are to be kept with the checkpoint at `position` (TSO); waits while operators have applying
-        paused.
-        """
+        """Return the aligned chunks at `position` (TSO); waits while applying is paused."""
         found = [one for one in self._relay.aligned_chunks.agenda(position).pending if one.at_ts == position]
         while found and not self._may_continue(position - 1):
             if self._stopped.wait(_POLL_INTERVAL_S):
@@ -114,7 +122,8 @@ class WindowSelector:
         while not self._stopped.is_set() and windows[-1].hi < self._end():
             following = self._relay.next(windows[-1].hi)
             self._following = following, time.monotonic()
-            if following is None and self._first_hi is not None:  # a flight is written again as a whole
+            # An in-flight batch is written again as a whole.
+            if following is None and self._first_hi is not None:
                 self._wait_for_in_flight(windows[-1].hi)
                 continue
             if following is None:
@@ -135,7 +144,8 @@ class WindowSelector:
     def _wait_for_in_flight(self, position: int) -> None:
         if not self._is_wait_logged:
             log.warning(
-                "changes through %s were begun; waiting until they are landed again, which they are through %s",
+                "an in-flight batch reaches to commit_ts %s, but only changes through %s are landed; waiting for the"
+                " rest to be landed again",
                 self._first_hi,
                 position,
             )
@@ -167,7 +177,7 @@ class WindowSelector:
         return window
 
     def _may_continue(self, position: int) -> bool:
-        """Whether operators let applying go beyond `position`; what they said is read again now and then."""
+        """Return whether orders allow applying beyond `position`; they are read again periodically."""
         now = time.monotonic()
         if now >= self._control_due:
             self._control_due = now + (_REMOTE_CONTROL_INTERVAL_S if self._is_remote_store else _CONTROL_INTERVAL_S)
@@ -176,13 +186,13 @@ class WindowSelector:
             if (control.apply_paused, until) != (self._paused, self._until):
                 log.info(
                     "applying %s",
-                    "is paused" if control.apply_paused else "goes on" if until is None else f"goes through {until}",
+                    "is paused" if control.apply_paused else "is resumed" if until is None else f"runs through {until}",
                 )
             self._paused, self._until = control.apply_paused, until
         return not self._paused and position < self._end()
 
     def _end(self) -> int:
-        """Where the next batch ends at the latest (TSO)."""
+        """Return the TSO at which the next batch ends at the latest."""
         if self._first_hi is not None:
             return self._first_hi
         return _MAX_TS if self._until is None else self._until
@@ -191,7 +201,8 @@ class WindowSelector:
         self._find_due = time.monotonic() + (_REMOTE_FIND_INTERVAL_S if self._is_remote_store else _FIND_INTERVAL_S)
 
     def _is_boundary(self, position: int) -> bool:
-        """Whether `position` is known to be the end of the chain, so that the next window must begin there: O(1) by
-        name. Now and then that is doubted: windows may have been removed.
+        """Return whether `position` is a known end of a window, so that the next must begin there.
+
+        Such a window is found by name in O(1). The knowledge expires, as windows may be removed.
         """
         return self._at_boundary == position and time.monotonic() <= self._find_due

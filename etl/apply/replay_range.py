@@ -120,7 +120,7 @@ class _ReplayLoop:
         self._stop = stop
         self._on_batch = on_batch
         self._summary = ApplySummary()
-        self._waiting = RetryBackoff(log, "applying past windows")
+        self._backoff = RetryBackoff(log, "applying past windows")
         self._prefetcher: BatchPrefetcher | None = None
 
     def run(self) -> ApplySummary:
@@ -136,7 +136,7 @@ class _ReplayLoop:
                 if not cause.transient:
                     raise
                 self._summary.retries += 1
-                self._stop.wait(self._waiting.after(cause, f"at {self._summary.checkpoint}"))
+                self._stop.wait(self._backoff.after(cause, f"at {self._summary.checkpoint}"))
             finally:
                 if self._prefetcher is not None:
                     self._prefetcher.stop()
@@ -152,7 +152,7 @@ class _ReplayLoop:
             written = self._sink.run(batch.steps(self._stop), batch.confirm)
             report = report_of(batch, written)
             self._summary.add(report, written.warnings)
-            self._waiting.over()
+            self._backoff.over()
             self._on_batch(report, sum(part.bytes for window in batch.windows for part in window.parts))
 
     def _recover(self) -> Checkpoint:

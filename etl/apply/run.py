@@ -159,14 +159,17 @@ class _ApplyLoop:
         self._counters = ApplyCounters(self._relay, pipeline.downstream)
         self._other_sessions = (
             OtherSessionWatcher(
-                target, settings.routes, CounterStore(self._relay, pipeline.downstream), self._counters.met
+                target,
+                settings.routes,
+                CounterStore(self._relay, pipeline.downstream),
+                self._counters.record_other_session,
             )
             if isinstance(target := settings.target, Downstream)
             else None
         )
-        self._size = AdaptiveLimits(settings.apply)
+        self._adaptive_limits = AdaptiveLimits(settings.apply)
         self._summary = summary
-        self._waiting = RetryBackoff(log, "applying")
+        self._backoff = RetryBackoff(log, "applying")
         self._progress = ApplyProgressLog()
         self._prefetcher: BatchPrefetcher | None = None
         self._batch: WindowBatch | None = None
@@ -184,19 +187,19 @@ class _ApplyLoop:
                 log.info("overrides for this batch changed: preparing it again from the checkpoint")
             except Exception as error:
                 cause = ours(error)
-                self._counters.failed(error)
+                self._counters.record_failure(error)
                 if not cause.transient:
                     self._on_permanent_error(error)
                     raise
                 self._summary.retries += 1
-                self._limits.stop.wait(self._waiting.after(cause, f"at checkpoint {self._summary.checkpoint}"))
+                self._limits.stop.wait(self._backoff.after(cause, f"at checkpoint {self._summary.checkpoint}"))
             finally:
                 if self._prefetcher is not None:
                     self._prefetcher.stop()
         return self._summary
 
     def close(self) -> None:
-        self._progress.say(last=True)
+        self._progress.maybe_log(last=True)
         if self._other_sessions is not None:
             self._other_sessions.close()
         self._counters.close()
@@ -214,7 +217,9 @@ class _ApplyLoop:
         self._ownership.check()
         checkpoint = self._recover()
         self._summary.warn(_overrides.settle_overrides(self._relay, checkpoint.commit_ts))
-        self._prefetcher = BatchPrefetcher(self._relay, self._prepare, self._size, checkpoint, self._limits.until_ts)
+        self._prefetcher = BatchPrefetcher(
+            self._relay, self._prepare, self._adaptive_limits, checkpoint, self._limits.until_ts
+        )
         for item in self._prefetcher.items(self._is_over_for_owner):
             if isinstance(item, AlignedChunk):
                 self._apply_chunk(item, self._prefetcher)
@@ -231,9 +236,9 @@ class _ApplyLoop:
             checkpoint = advance_past_executed_ddl(sink, checkpoint, self._relay, self._wait, self._settings.rules)
         start = checkpoint or Checkpoint(self._first_window.lo)
         self._summary.checkpoint = start.commit_ts
-        self._counters.at(start.commit_ts)
+        self._counters.set_position(start.commit_ts)
         _log_start_position(checkpoint, self._first_window, sink)
-        self._ownership.at(
+        self._ownership.set_position(
             start.commit_ts, wrote=checkpoint is not None and checkpoint.owner == self._ownership.pipeline
         )
         _overrides.check_blocked(checkpoint, self._relay)
@@ -246,22 +251,22 @@ class _ApplyLoop:
             batch.confirm(step, begun=begun)
             _overrides.record_begun(self._relay, batch, step)
 
-        waited_s, began = batch.waited_s, time.perf_counter()
+        idle_s, began = batch.idle_s, time.perf_counter()
         written = self._sink.run(
-            self._counters.through(self._with_ownership_check(batch.steps(self._limits.stop))), confirm
+            self._counters.count_steps(self._with_ownership_check(batch.steps(self._limits.stop))), confirm
         )
-        busy_s = time.perf_counter() - began - (batch.waited_s - waited_s)
-        self._size.wrote(batch.windows, busy_s, written.round_trip_s)
+        busy_s = time.perf_counter() - began - (batch.idle_s - idle_s)
+        self._adaptive_limits.observe(batch.windows, busy_s, written.round_trip_s)
         report = report_of(batch, written)
-        self._counters.wrote(report)
+        self._counters.record_batch(report)
         self._summary.add(report, written.warnings)
         self._progress.add(report)
         if self._on_batch is not None:
             self._on_batch(report)
-        self._ownership.at(batch.hi, wrote=True)
-        self._consumer_position.at(batch.hi)
+        self._ownership.set_position(batch.hi, wrote=True)
+        self._consumer_position.set_position(batch.hi)
         self._summary.warn(_overrides.settle_overrides(self._relay, batch.hi))
-        self._waiting.over()
+        self._backoff.over()
 
     def _apply_chunk(self, chunk: AlignedChunk, prefetcher: BatchPrefetcher) -> None:
         """Write an aligned chunk at the present checkpoint."""
@@ -274,8 +279,8 @@ class _ApplyLoop:
             self._ownership.check()
             check_not_paused(self._relay, step.commit_ts)
 
-        self._aligned_chunks.keep(chunk, self._sink, lambda: prefetcher.changes_since, should_continue, confirm)
-        self._waiting.over()
+        self._aligned_chunks.apply(chunk, self._sink, lambda: prefetcher.changes_since, should_continue, confirm)
+        self._backoff.over()
 
     def _on_permanent_error(self, error: Exception) -> None:
         """Prepare for raising a permanent error.
@@ -285,7 +290,7 @@ class _ApplyLoop:
         """
         sink, batch = self._sink, self._batch
         if isinstance(error, ApplyError) and error.found and batch is not None and isinstance(sink, RemembersBlocked):
-            sink.remember_blocked(str(error), [decision.commit_ts for decision in batch.decisions])
+            sink.remember_blocked(str(error), [override.commit_ts for override in batch.overrides])
         sink.close()
         if batch is not None:
             find_failing_transaction(
@@ -303,7 +308,7 @@ class _ApplyLoop:
 
     def _is_over_for_owner(self) -> bool:
         self._ownership.check()  # also while there is nothing to write
-        self._progress.say()
+        self._progress.maybe_log()
         return self._is_over()
 
     def _wait(self) -> bool:

@@ -25,7 +25,7 @@ class _RestoreCheckpointGuard:
         self.pipeline = f"job {job.id}/{job.spec.token}"
         self._id = job.id
 
-    def admit(self, found: Checkpoint | None) -> None:
+    def check_checkpoint(self, found: Checkpoint | None) -> None:
         """Raises RestoreError if there is none: who wakes up after the job was given up begins nothing anew."""
         if found is None:
             raise RestoreError(f"the checkpoint of the job {self._id} is gone: the job is over, or was given up")

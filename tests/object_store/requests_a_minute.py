@@ -103,11 +103,16 @@ def _apply(url: str, stop: threading.Event) -> None:
     following = WindowSelector(relay, Apply(), None, None, stop)
     position, noted = first.lo, 0.0
     while not stop.is_set():
-        windows, hi = following.after(position)
+        windows, hi = following.next_batch(position)
         if not windows:
             break
         batch = WindowBatch(
-            windows, position, hi, mended=following.agenda.tables_under_repair, _queue=None, _relay=relay
+            windows,
+            position,
+            hi,
+            tables_under_repair=following.pending_chunks.tables_under_repair,
+            _queue=None,
+            _relay=relay,
         )
         overrides_for(relay, batch)
         relay.read(windows)

@@ -39,7 +39,7 @@ def test_a_window_that_is_removed_between_a_listing_and_the_look_at_it_is_not_mi
 
 def _upkeep(log):
     upkeep = ConsumerPosition(log, "db:3306")
-    upkeep.at(BASE + 5 * HOUR)
+    upkeep.set_position(BASE + 5 * HOUR)
     upkeep._thread.join(60)
     upkeep.close()
 

@@ -112,7 +112,7 @@ class _Keeper:
     def __init__(self, pipeline: str) -> None:
         self.pipeline = pipeline
 
-    def admit(self, found: Checkpoint | None) -> None:
+    def check_checkpoint(self, found: Checkpoint | None) -> None:
         pass
 
 

@@ -1,4 +1,4 @@
-"""DDL jobs executed downstream."""
+"""Execute DDL jobs downstream, once each, and reconcile their tables with the upstream's."""
 
 from sluice.etl.downstream.ddl._blank_ends import repair_blank_ends
 from sluice.etl.downstream.ddl._detect_executed import executed_prefix, first_already_converted, first_not_replayable

@@ -1,4 +1,4 @@
-"""Who writes to this downstream, as the registry knows it: this pipeline, and the Drainers beside it."""
+"""Keep other writers out: identify this pipeline, and find Drainers and sessions beside it."""
 
 from sluice.etl.downstream.ownership.bootstrap_gate import BootstrapPending, require_bootstrap_done
 from sluice.etl.downstream.ownership.exclusivity import (

@@ -91,7 +91,7 @@ class WriterExclusivity:
         """What this pipeline's checkpoints name as their owner."""
         self._etcd = EtcdClient(upstream.pd_urls, tls=upstream.tls(), timeout_s=_ETCD_TIMEOUT_S, retries=False)
         self._stopped = threading.Event()
-        self._look()
+        self._check_registry()
         self._thread = threading.Thread(target=self._run, name="sole-writer", daemon=True)
         self._thread.start()
 
@@ -125,7 +125,7 @@ class WriterExclusivity:
                 self._relay.stop(StopMark(why, _now_ms()))
             raise OtherWriterError(why)
 
-    def at(self, commit_ts: int, *, wrote: bool) -> None:
+    def set_position(self, commit_ts: int, *, wrote: bool) -> None:
         """The checkpoint is at a TSO; `wrote`: it was this pipeline that took it there."""
         self._checkpoint = commit_ts
         if wrote and not self._has_begun:
@@ -133,7 +133,7 @@ class WriterExclusivity:
             self._relay.set_ownership(replace(owned, begun=True))
             self._has_begun = True
 
-    def admit(self, found: Checkpoint | None) -> None:
+    def check_checkpoint(self, found: Checkpoint | None) -> None:
         """Whether to go on from a checkpoint as it was found, None if there is no row. One that nobody of ours wrote is
         taken over when this pipeline has written nothing yet. Raises NotSoleWriterError and RegistryUnknownError.
         """
@@ -180,9 +180,9 @@ class WriterExclusivity:
 
     def _run(self) -> None:
         while not self._stopped.wait(_CHECK_INTERVAL_S):
-            self._look()
+            self._check_registry()
 
-    def _look(self) -> None:
+    def _check_registry(self) -> None:
         with contextlib.suppress(RelayError, OSError):  # whoever reads windows says so
             self._stop = self._relay.stopped()
         try:

@@ -1,4 +1,7 @@
-"""Where changes go. A sink is one module that implements `Sink`; `sluice.etl.apply` sees only what is exported here."""
+"""Write steps to a downstream: each sink is one module that implements `Sink`.
+
+`sluice.etl.apply` uses only what is exported here.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -35,7 +38,7 @@ __all__ = [
 
 
 def open_sink(settings: Settings, cluster_id: int, job: str = "") -> Sink:
-    """The sink that the settings name; it connects at `recover`. `job`: who writes there, "" for a pipeline."""
+    """Return the sink that the settings name; it connects at `recover`. `job` is "" for a pipeline."""
     match settings.target:
         case File() as folder:
             from sluice.etl.downstream.sinks.file import FileSink
@@ -53,8 +56,9 @@ def open_sink(settings: Settings, cluster_id: int, job: str = "") -> Sink:
 
 
 def write_plan_of_sink(target: Target, mode: str) -> str:
-    """The shape of the steps that the target's sink takes, see `sluice.etl.changes.write_plans`; `mode` is ``[apply]
-    mode``.
+    """Return the name of the write planner or encoder that the target's sink takes.
+
+    `sluice.etl.changes.write_plans` has them; `mode` is ``[apply] mode``.
     """
     match target:
         case File():

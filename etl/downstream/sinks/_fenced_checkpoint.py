@@ -60,12 +60,12 @@ class FencedCheckpoint:
         self._forget_transaction()
         self._session.connect()
         if self.guard is not None and not self._table.exists():
-            self.guard.admit(None)  # a mistyped name makes no schema
+            self.guard.check_checkpoint(None)  # a mistyped name makes no schema
         self._table.create()
         found = self._table.load()  # before the session of another pipeline, or of a successor, would be ended
         self._check_mine(found)
         if self.guard is not None:
-            self.guard.admit(found)
+            self.guard.check_checkpoint(found)
         self._session.query("COMMIT")
         self._lock.acquire(self._session, wait_s)
         self._claim()
@@ -185,7 +185,7 @@ class FencedCheckpoint:
         found = self._table.load(wait=True)
         process = self._check_mine(found)
         if self.guard is not None:
-            self.guard.admit(found)
+            self.guard.check_checkpoint(found)
         self._process = secrets.token_hex(8)
         self._accepted = (self._accepted or frozenset()) | {process, self._process}  # until it is known to be there
         self.value = found

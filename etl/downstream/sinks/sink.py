@@ -1,4 +1,4 @@
-"""What every downstream is to the apply loop: a place with a checkpoint that takes prepared steps."""
+"""Define what the apply loop asks of a sink: a checkpoint, and execution of prepared steps."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ log = logging.getLogger("sluice.apply")
 
 
 class ApplyError(SluiceError):
-    """The downstream isn't what the changes say it is; names table, key, commit_ts and ways out. `found`: what it said,
-    alone.
+    """The downstream isn't what the changes expect; names table, key and commit_ts, with a hint.
+
+    `found` is the downstream's own message alone.
     """
 
     way_out = "bring the downstream to what the changes expect, then let the task go on"
@@ -29,22 +30,25 @@ class ApplyError(SluiceError):
 
 
 class BeforeCommit(Protocol):
-    """Asks what operators want by now."""
+    """Check operators' orders before a commit."""
 
     def __call__(self, step: Step, *, begun: bool = False) -> None:
-        """Raises if `step`, a commit or DDL or the beginning of a flight, must not come: then the sink is to `recover`.
-        `begun`: a part of it is downstream, so it isn't held, but it may have to be written in another way.
+        """Raise if `step` (a commit, a DDL or an in-flight batch) must not come: `recover` is next.
+
+        `begun`: a part of it is downstream, so it isn't paused, but it may have to be prepared again.
         """
 
 
 def always_confirm(step: Step, *, begun: bool = False) -> None:
-    """A Confirm: everything may come."""
+    """Allow every step: a BeforeCommit for sinks without orders."""
 
 
 @dataclass(slots=True)
 class SinkResult:
-    """What `Sink.run` did. Times in seconds; `commits` checkpoints made durable, `rows` net rows, `changes` row changes
-    upstream. `round_trip_s`: how long the downstream takes for the least of questions; 0: it isn't known.
+    """Totals of one `Sink.run`; times are in seconds.
+
+    `commits` are checkpoints made durable, `rows` net rows, `changes` row changes upstream.
+    `round_trip_s` is the time of the downstream's fastest answer, 0 if unknown.
     """
 
     rows: int = 0
@@ -71,88 +75,93 @@ class SinkResult:
 
 
 class CheckpointGuard(Protocol):
-    """Knows whose the checkpoint is, see `sluice.etl.downstream.ownership.exclusivity`."""
+    """Check whose the checkpoint is, see `sluice.etl.downstream.ownership.exclusivity`."""
 
     pipeline: str
-    """What checkpoints are to name as their owner."""
+    """The owner that checkpoints name."""
 
-    def admit(self, found: Checkpoint | None) -> None:
-        """Raises an error if this isn't a checkpoint to go on from."""
+    def check_checkpoint(self, found: Checkpoint | None) -> None:
+        """Raise an error if this pipeline must not continue from the checkpoint."""
 
 
 @runtime_checkable
 class DrainerTakeover(Protocol):
-    """A sink in whose place a Drainer may have written before."""
+    """A sink whose downstream a Drainer may have written before."""
 
     def set_guard(self, keeper: CheckpointGuard) -> None:
-        """Have every checkpoint that is found admitted before anything is written, and write checkpoints as the
-        keeper's pipeline.
-        """
+        """Check each checkpoint by `keeper` before any write, and write as the keeper's pipeline."""
 
     def advance_past_ddl(self, ddls: Sequence[ScopedDdl], missing: Callable[[Any, int], str]) -> Checkpoint:
-        """The checkpoint (in safe mode) after looking at the DDL to come: past what has run already for certain, and
-        safe mode ends before what hasn't. `missing(session, ts)` names a row change through `ts` that isn't downstream,
-        "" if all are. Raises DdlError for one that may have run, and must not run again.
+        """Move the checkpoint (in safe mode) past DDL that has certainly run, and return it.
+
+        Safe mode ends before DDL that hasn't run. `missing(session, ts)` names a row change through
+        `ts` that isn't downstream, "" if all are. Raises DdlError for DDL that may have run, and must
+        not run again.
         """
 
 
 @runtime_checkable
 class RemembersBlocked(Protocol):
-    """A sink of which a part may be downstream of what it refuses."""
+    """A sink that may have written a part of a batch that fails."""
 
     def remember_blocked(self, refusal: str, decided: Sequence[int]) -> None:
-        """Have it refused again by everybody who goes on from here, until operators decide; `decided`: the commit
-        timestamps they have decided about. Never raises for the downstream's sake.
+        """Block the batch for every process that continues from here, until an operator decides.
+
+        `decided`: commit timestamps that have overrides already. Never raises DownstreamError.
         """
 
 
 @runtime_checkable
 class AcceptsChunks(Protocol):
-    """A sink into which rows of the upstream can be written at a checkpoint (`sluice.relay.aligned_chunks`), after
-    `recover`,
-    between two runs; `hindrance` is asked first. Raises CheckpointMovedError and DownstreamError, after which it is to
-    `recover`.
+    """A sink that writes aligned chunks (`sluice.relay.aligned_chunks`).
+
+    It does so after `recover`, between two runs; the caller calls `why_not` first. Raises
+    CheckpointMovedError and DownstreamError, after which the caller calls `recover`.
     """
 
     def why_not(self, appointment: AlignedChunk) -> str:
-        """Why nothing can be written for an appointment here and now; "" if it can."""
+        """Return why the chunk can't be written at the present checkpoint, "" if it can."""
 
     def find_result(self, appointment: AlignedChunk) -> ChunkResult | None:
-        """What was noted of it; None: nothing."""
+        """Return the chunk's recorded result, None if there is none."""
 
     def write_chunk(self, chunk: AlignedChunkRows, confirm: BeforeCommit) -> ChunkResult:
-        """Do what the chunk's appointment asks for, with a note of it, in one transaction. What the downstream can't
-        take is declined. What was done before isn't done again.
+        """Write the chunk and its result in one transaction, unless it is written already.
+
+        A chunk that the downstream can't take is declined.
         """
 
     def decline(self, appointment: AlignedChunk, why: str, *, is_passing: bool) -> ChunkResult:
-        """Note that nothing was done; what is noted, which is what was done if it was before. `is_passing`: it may be
-        if the rows are read again.
+        """Record that the chunk isn't written, and return its result.
+
+        If it was written before, that is the result. `is_passing`: it may be accepted if its rows are
+        read again.
         """
 
 
 class Sink(Protocol):
-    """One downstream of one cluster. Used by one thread. After any error: `recover`, then go on from
-    what it returns.
+    """Write one cluster's changes to one downstream. Used by one thread.
+
+    After any error the caller calls `recover`, and continues from the checkpoint that it returns.
     """
 
     shape: str
-    """Which steps `run` takes: the name of a shape of `sluice.etl.changes.planning`."""
+    """The write planner or encoder whose steps `run` takes (`sluice.etl.changes.planning`)."""
 
     @property
     def address(self) -> str:
-        """What it writes to, for messages; without secrets."""
+        """The downstream's address, for messages; without secrets."""
 
     def recover(self) -> Checkpoint | None:
-        """Connect (anew), undo or finish what was begun, and tell through where the downstream is complete; None:
-        nothing yet.
-        """
+        """Connect again, undo or finish what was begun, and return the checkpoint if there is one."""
 
     def run(self, steps: Iterable[Step], confirm: BeforeCommit = always_confirm) -> SinkResult:
-        """Execute steps in order; `confirm` is asked before anything is made durable that can't be taken back. What
-        comes after the last `commit` step is not downstream: the steps may end in the middle with an exception when
-        preparing fails. Raises ApplyError, DdlError, CheckpointMovedError (terminal) and DownstreamError.
+        """Execute steps in order; call `confirm` before anything irreversible becomes durable.
+
+        Steps after the last `commit` step are not downstream: `steps` may raise in the middle when
+        preparing fails. Raises ApplyError, DdlError, CheckpointMovedError (permanent) and
+        DownstreamError.
         """
 
     def close(self) -> None:
-        """Let go of connections and files. Never raises."""
+        """Release connections and files. Never raises."""

@@ -34,7 +34,7 @@ class JobCheckpointGuard:
         self.pipeline = owner_of(job)
         self._since = since
 
-    def admit(self, found: Checkpoint | None) -> None:
+    def check_checkpoint(self, found: Checkpoint | None) -> None:
         """Raises ReapplyError if the row is neither this job's nor exactly at the range's beginning."""
         if found is not None and found.owner != self.pipeline and (problem := why_not_at(found, self._since)):
             raise ReplayRangeError(problem)

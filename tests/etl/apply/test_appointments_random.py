@@ -53,7 +53,7 @@ def test_after_each_chunk_its_range_is_as_upstream_and_after_the_last_the_table_
             asked[at_ts] = piece
             make_ready(relay, told, piece, at_ts, number, is_whole=True)
         relay.aligned_chunks.begin_repair(TableRepair("job", "job", tuple(TABLES[name].id for name in names)))
-        kept = AlignedChunkApplier.keep
+        kept = AlignedChunkApplier.apply
         done = []
 
         def keep(self: AlignedChunkApplier, appointment: AlignedChunk, *rest: Any) -> None:
@@ -62,7 +62,7 @@ def test_after_each_chunk_its_range_is_as_upstream_and_after_the_last_the_table_
             assert found(connection, piece) == told.expected(appointment.at_ts, piece), (piece, appointment)
             done.append(appointment.at_ts)
 
-        with mock.patch.object(AlignedChunkApplier, "keep", keep):
+        with mock.patch.object(AlignedChunkApplier, "apply", keep):
             run_apply(config, until_ts=last, run_seconds=240, prepare=local_preparer(config))
         assert done == moments
         whole = set(TABLES) - {piece.table for piece in pieces[len(moments) :]}

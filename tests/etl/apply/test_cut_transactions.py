@@ -184,7 +184,7 @@ def test_a_decision_that_came_too_late_for_its_transaction_is_taken_back(
 def test_a_downstream_far_away_gets_as_few_transactions_as_there_can_be() -> None:
     size = AdaptiveLimits(Apply())
     assert size.cut_tables == 100
-    size.wrote([], 1.0, 0.02)
+    size.observe([], 1.0, 0.02)
     assert size.cut_tables is None
-    size.wrote([], 1.0, 0.0002)
+    size.observe([], 1.0, 0.0002)
     assert size.cut_tables == 100

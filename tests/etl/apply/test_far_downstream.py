@@ -28,19 +28,19 @@ def test_batches_grow_while_writing_one_takes_less_than_a_hundred_round_trips_an
     size = AdaptiveLimits(FAR)
     seen = []
     for _ in range(5):
-        size.wrote([window(size.max_rows)], busy_s=1.3, round_trip_s=0.05)
+        size.observe([window(size.max_rows)], busy_s=1.3, round_trip_s=0.05)
         seen.append((size.max_rows, size.max_bytes))
     assert seen[:2] == [(3_846, 3_846_153), (14_792, 4_000_000)]
     assert seen[2:] == [(1_000 * MORE_ROWS, 1_000_000 * MORE_BYTES)] * 3
-    size.wrote([window(16_000)], busy_s=40.0, round_trip_s=0.05)  # the server takes no more
+    size.observe([window(16_000)], busy_s=40.0, round_trip_s=0.05)  # the server takes no more
     assert size.max_rows == 2_000
-    size.wrote([window(2_000)], busy_s=1.0, round_trip_s=0.0002)  # it has moved near by
+    size.observe([window(2_000)], busy_s=1.0, round_trip_s=0.0002)  # it has moved near by
     assert (size.max_rows, size.max_bytes) == (1_000, 1_000_000)
 
 
 def test_large_rows_count_by_their_bytes() -> None:
     size = AdaptiveLimits(FAR)
-    size.wrote([window(10, 1_000_000)], busy_s=2.5, round_trip_s=0.05)
+    size.observe([window(10, 1_000_000)], busy_s=2.5, round_trip_s=0.05)
     assert size.max_bytes == 2_000_000
 
 
@@ -52,7 +52,7 @@ def test_batches_stay_as_the_settings_say_without_a_backlog_near_by_and_in_one_t
         (replace(FAR, mode="atomic"), 1_000, 0.05),
     ):
         size = AdaptiveLimits(apply)
-        size.wrote([window(changes)], busy_s=0.2, round_trip_s=round_trip_s)
+        size.observe([window(changes)], busy_s=0.2, round_trip_s=round_trip_s)
         assert (size.max_rows, size.max_bytes) == (1_000, 1_000_000)
 
 

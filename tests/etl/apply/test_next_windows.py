@@ -35,7 +35,7 @@ def test_windows_of_days_without_traffic_are_applied_some_at_a_time_and_a_flight
             WindowSelector(relay, AdaptiveLimits(Apply()), flight, None, threading.Event())
         ) as following:
             while position < count:
-                windows, position = following.after(position)
+                windows, position = following.next_batch(position)
                 found.append((len(windows), position))
         return found
 
@@ -60,7 +60,7 @@ def test_a_transaction_has_a_thousand_tables_at_most_unless_one_window_has_more(
         found, position = [], 0
         with contextlib.closing(WindowSelector(relay, limits, flight, None, threading.Event())) as following:
             while position < 70:
-                windows, position = following.after(position)
+                windows, position = following.next_batch(position)
                 found.append((len(windows), position))
         return found
 
@@ -88,7 +88,7 @@ def test_what_comes_next_is_found_by_name_however_many_windows_an_hour_has(tmp_p
         for lo in range(5):
             landing = threading.Timer(0.1, relay.commit, [WindowRecord(lo, lo + 1, 7, "token", 0, 0, 0, 0)])
             landing.start()
-            windows, position = following.after(position)
+            windows, position = following.next_batch(position)
             landing.join()
             assert [window.lo for window in windows] == [lo]
             assert position == lo + 1

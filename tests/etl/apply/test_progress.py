@@ -43,14 +43,14 @@ def test_batches_of_a_few_seconds_are_one_line_with_their_sums(
         progress.add(batch(number))
     assert said(caplog) == []
     clock.now += 1.0
-    progress.say()
+    progress.maybe_log()
     (line,) = said(caplog)
     assert line == {
         "lo": 1, "hi": 5, "batches": 4, "windows": 4, "transactions": 8, "changes": 12, "rows": 12, "ddls": 0,
         "stages_ms": {"send": 6.0, "commit": 1.0}, "lag_ms": 14.0,
     }  # fmt: skip
     clock.now += 60.0
-    progress.say()
+    progress.maybe_log()
     assert said(caplog) == []
 
 
@@ -65,5 +65,5 @@ def test_many_row_changes_are_said_at_once_and_the_rest_at_the_end(
     progress.add(batch(3, changes=0))
     progress.add(batch(4, changes=0, ddls=1))
     assert [line["hi"] for line in said(caplog)] == [1, 2, 3]
-    progress.say(last=True)
+    progress.maybe_log(last=True)
     assert [(line["hi"], line["ddls"]) for line in said(caplog)] == [(5, 1)]

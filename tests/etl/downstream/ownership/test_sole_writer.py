@@ -230,7 +230,7 @@ def test_that_the_registry_does_not_answer_is_said_once(tmp_path: Path, caplog: 
         )
     ) as sole:
         for _ in range(3):
-            sole._look()
+            sole._check_registry()
     assert [record.message.split(";")[0] for record in caplog.records if "registry" in record.message] == [
         "whether a Drainer runs can't be asked of the registry"
     ]

@@ -91,7 +91,7 @@ def test_what_was_touched_becomes_what_it_is_upstream_at_each_chunk(mariadb: Mar
         for at_ts, (table_id, chunk) in zip(moments, chunks):
             asked[at_ts] = ids[table_id], appoint(relay, touched, table_id, chunk, at_ts)
         relay.aligned_chunks.begin_repair(TableRepair("job", "job", tuple(ids)))
-        kept, done = AlignedChunkApplier.keep, []
+        kept, done = AlignedChunkApplier.apply, []
 
         def keep(self: AlignedChunkApplier, appointment: AlignedChunk, *rest: Any) -> None:
             kept(self, appointment, *rest)
@@ -109,7 +109,7 @@ def test_what_was_touched_becomes_what_it_is_upstream_at_each_chunk(mariadb: Mar
             for key in keys:
                 assert here.get(key) == upstream.get(key), (name, key, appointment)
 
-        with mock.patch.object(AlignedChunkApplier, "keep", keep):
+        with mock.patch.object(AlignedChunkApplier, "apply", keep):
             run_apply(config, until_ts=last, run_seconds=240, prepare=local_preparer(config))
         assert done == list(asked)
 
