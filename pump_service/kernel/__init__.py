@@ -1,7 +1,9 @@
-"""What is done for every binlog, for a batch at once: compiled from `compiled.c` where that can be, else in Python.
+"""Process every binlog of a batch at once.
 
-Both give the same answers (tests/pump_service/kernel). `sluice.tidb.build_native` compiles it; `SLUICE_KERNEL=plain`
-takes Python's in any case.
+Compiled from `compiled.c` if possible, else in Python.
+
+Both give the same answers (tests/pump_service/kernel). `sluice.tidb.build_native` compiles it;
+`SLUICE_KERNEL=plain` forces Python's.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from sluice.pump_service.kernel import plain
 from sluice.tidb.native import is_usable
 
 EDITION = 5
-"""Of `compiled.c`: what was compiled from another edition isn't used."""
+"""Edition of `compiled.c`; a build of another edition isn't used."""
 
 IS_COMPILED = is_usable(__name__, EDITION, in_any_byte_order=True)
 if IS_COMPILED:

@@ -1,4 +1,4 @@
-"""The kernel in Python, for where it can't be compiled."""
+"""Implement the kernel in Python, for where it can't be compiled."""
 
 # ruff: noqa: PLR0913 - the arguments are those of the compiled functions, which take them by position
 

@@ -1,4 +1,4 @@
-"""The pump's store: what TiDB sends goes in, transactions in commit order come out."""
+"""Take what TiDB sends, and return transactions in commit order."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ the writes do.
 
 
 class Store:
-    """One data directory. All public methods are thread-safe."""
+    """Serve one data directory. All public methods are thread-safe."""
 
     def __init__(self, data_dir: Path, options: StoreOptions, resolver: Resolver | None) -> None:
         """Use `Store.open`."""
@@ -105,12 +105,12 @@ class Store:
 
     @classmethod
     def open(cls, data_dir: str | os.PathLike[str], options: StoreOptions, resolver: Resolver | None = None) -> Store:
-        """Opens or creates the data directory of a pump, the original's included, and goes on from it.
+        """Open or create a pump's data directory, the original's included, and resume from it.
 
-        What is in the value log but not known to be in the index is indexed again, in the background if it takes longer
-        than `recovery_wait_s`; writes are accepted meanwhile. NewerDataError if a newer version wrote it,
-        StoreLockedError if another process has the directory,
-        OSError if it can't be read or written.
+        What is in the value log but not known to be indexed is indexed again, in the background if
+        it takes longer than `recovery_wait_s`; writes are accepted meanwhile. Raises NewerDataError
+        if a newer version wrote it, StoreLockedError if another process has the directory, OSError
+        if it can't be read or written.
         """
         store = cls(Path(data_dir), options, resolver)
         store._indexer.start()
@@ -127,12 +127,16 @@ class Store:
     # -- writing
 
     def submit(self, records: Sequence[Record], done: Done, *, here: bool = False, later: bool = False) -> None:
-        """Stores records, in this order. Thread-safe, returns at once; with `here` it may also wait for the disk, if
-        nobody else writes. `later`: they may wait for the next ones, until somebody wants them, or `flush`.
+        """Store records, in this order. Thread-safe.
 
-        `done(None)` comes from the writer thread once every record is on disk (fdatasync); `done(error)` if none of
-        them may be acknowledged: NoSpaceError (only fake binlogs are accepted), InvalidRecordError, StoreClosedError,
-        StoreFailedError. It may come from within this call if nothing was queued, must be quick, and must not raise.
+        It returns at once; with `here` it may wait for the disk if no other thread writes. With
+        `later` the records may wait for the next ones, until a reader wants them or `flush` is
+        called.
+
+        The writer thread calls `done(None)` once every record is on disk (fdatasync), and
+        `done(error)` if none of them may be acknowledged: NoSpaceError (only fake binlogs are
+        accepted), InvalidRecordError, StoreClosedError, StoreFailedError. `done` may be called
+        within this call if nothing was queued, must be quick, and must not raise.
         """
         size = 0
         fakes_only = True
@@ -154,8 +158,11 @@ class Store:
         self._writer.submit(records, size, done, here=here, later=later)
 
     def submit_checked(self, records: Sequence[Record], done: Done, peer: str) -> None:
-        """As `submit`, of records with a verdict that may contradict an earlier one: TiKV is asked about it first.
-        Never waits. `peer`: the client's address, for logs.
+        """Submit records with an outcome that may contradict an earlier one.
+
+        TiKV is asked about it first.
+
+        Never waits. `peer` is the client's address, for logs.
         """
         if self._checks is None:
             self.submit(records, done)
@@ -163,74 +170,92 @@ class Store:
             self._checks.submit(records, done, peer)
 
     def flush(self) -> None:
-        """Writes what waits for the next records; it may wait for the disk, if nobody else writes."""
+        """Write records that wait for the next ones.
+
+        May wait for the disk if no other thread writes.
+        """
         self._writer.flush()
 
     def _hurry(self) -> None:
-        """Somebody waits."""
+        """Stop holding records back: a caller waits for them."""
         self._writer.flush()
         self._indexer.hurry()
 
     def _write_outcome(self, record: Record, done: Done) -> None:
-        # A verdict of a few bytes is written even on a nearly full disk: it is what lets readers, and so GC, go on.
+        # An outcome of a few bytes is written even on a nearly full disk: readers, and so garbage
+        # collection, advance only with it.
         self._writer.submit([record], len(record.payload), done)
 
-    # -- how far it is
+    # -- positions
 
     @property
     def max_commit_ts(self) -> int:
-        """Every commit <= it is in the index; readers may go up to it."""
+        """Return the timestamp through which every commit is in the index.
+
+        Readers may read up to it.
+        """
         return self._sorter.max_commit_ts
 
     @property
     def gc_ts(self) -> int:
-        """Everything <= it may have been purged."""
+        """Return the timestamp through which everything may have been purged."""
         return self._collector.gc_ts
 
     def barrier(self, ts: int, timeout_s: float) -> int:
-        """Waits until every commit through `ts` can be read, at most `timeout_s`; returns max_commit_ts as it then is.
+        """Wait until every commit through `ts` can be read, at most `timeout_s`.
 
-        It sends a mark behind everything written so far; where something was held back, or the index has time, this
-        thread writes and indexes it, which the time-out doesn't count. Once everything before the mark has its verdict,
-        max_commit_ts is at least `ts`. PD must have been asked for `ts` before this call (see
-        docs/explanation/no-loss.md), or it would hide commits.
+        Return max_commit_ts.
+
+        It sends a mark behind everything written so far. Where records were held back, or the index
+        has time, this thread writes and indexes them, which the timeout doesn't count. Once
+        everything before the mark has its outcome, max_commit_ts is at least `ts`. PD must have
+        issued `ts` before this call (see docs/explanation/no-loss.md), or it would hide commits.
         """
         if self.max_commit_ts < ts:
             self._writer.mark(ts)
         return self._sorter.wait_for(ts, timeout_s)
 
     def await_newer(self, ts: int, timeout_s: float) -> bool:
-        """Whether a transaction that was committed after `ts` has come; waits for one at most `timeout_s`. It may not
-        be readable yet.
+        """Return whether a commit above `ts` has come, waiting up to `timeout_s` for one.
+
+        It may not be readable yet.
         """
         return self._sorter.await_newer(ts, timeout_s)
 
     @property
     def is_empty(self) -> bool:
-        """Whether this data directory never held a record, as far as its value log tells."""
+        """Return whether this data directory never held a record, as far as its value log tells."""
         return self._log.first.fid == 0 and self._log.end == RecordPointer(0, 0)
 
     def all_matched(self) -> bool:
-        """Whether every Prewrite that was submitted has its verdict, those just being written among them."""
-        # In the order in which records go on: what isn't seen at one place is at a later one.
+        """Return whether every submitted Prewrite, also one being written, has its outcome."""
+        # Checked in the order in which records move: one that left a place is found at a later one.
         return self._writer.idle and self._indexer.idle and self._sorter.open_count == 0
 
     def has_nothing_after(self, lo: int, passing_ts: int = 0) -> bool:
-        """Whether every transaction that was acknowledged before this call has its verdict, and was committed at or
-        before `lo` if at all, as far as that is known without waiting and without a look at the disk. It holds for what
-        was written since the store was opened. A reader that is told so has everything through `passing_ts`.
+        """Return whether every acknowledged transaction has its outcome, none above `lo`.
+
+        It doesn't wait or read the disk: False if that isn't known so. It holds for transactions
+        acknowledged before this call and written since the store was opened. A reader that gets
+        True has everything through `passing_ts`.
         """
         if self._closing.is_set() or lo < self.gc_ts or self._indexer.gaps or not self.all_matched():
             return False
         return self._sorter.pass_at_rest(passing_ts, lo)
 
     def mark_read_through(self, ts: int) -> None:
-        """A reader has everything through `ts`, also where no mark went by: a commit that comes below it is late."""
+        """Record that a reader has everything through `ts`, also without a mark.
+
+        A commit that comes below it is late.
+        """
         if ts > self._sorter.passed:
             self._sorter.passed = ts
 
     def late_behind(self, ts: int) -> list[LateCommit]:
-        """The commits that came after readers had passed them, of those at or below the position of a reader (TSO)."""
+        """Return late commits at or below a reader's position (TSO).
+
+        They came after readers had passed them.
+        """
         return self._late.at_or_below(ts)
 
     def _record_late(self, found: list[tuple[int, int]]) -> None:
@@ -246,7 +271,7 @@ class Store:
         return self._indexer.holds(start_ts, commit_ts)
 
     def prewrite_of(self, start_ts: int) -> bytes | None:
-        """Return the payload of that Prewrite, None if it isn't here or can't be read."""
+        """Return the payload of that Prewrite; None if it isn't here or can't be read."""
         try:
             payload = self.lookup(start_ts)
         except CorruptRecordError:
@@ -254,44 +279,51 @@ class Store:
         return payload if payload is not None and stored_head(payload)[:2] == (PREWRITE, start_ts) else None
 
     def wait_caught_up(self, timeout_s: float) -> bool:
-        """True once nothing is left to be indexed again from the value log after a start."""
+        """Wait until nothing has to be indexed again after a start; return False on timeout."""
         return self._indexer.wait_caught_up(timeout_s)
 
     # -- reading
 
     def bounds(self, lo: int, hi: int, max_transactions: int, max_bytes: int) -> WindowReach:
-        """How far a window may go that begins at `lo`: the largest hi' <= min(hi, max_commit_ts) such that (lo, hi']
-        stays within both limits, and how many transactions and bytes that is. One transaction always fits. hi' is lo if
-        nothing is readable yet. WindowPurgedError if `lo` is below what has been purged.
+        """Return how far a window that begins at `lo` may reach.
+
+        That is the largest hi' <= min(hi, max_commit_ts) such that (lo, hi'] stays within both
+        limits, with its transactions and bytes. One transaction always fits. hi' is lo if nothing
+        is readable yet. Raises WindowPurgedError if `lo` is below what has been purged.
         """
         self._check_purged(lo)
         hi = min(hi, self.max_commit_ts)
         if hi <= lo:
             return WindowReach(lo, 0, 0)
         found = self._reader.bounds(lo, hi, max_transactions, max_bytes)
-        self._check_purged(lo)  # else what was removed meanwhile isn't counted
+        self._check_purged(lo)  # or records removed meanwhile aren't counted
         return found
 
     def small_window(self, lo: int, hi: int, max_transactions: int, max_bytes: int) -> SmallWindow | None:
-        """All that is readable of (lo, hi], bounds and transactions at once, at a fraction of the price; None if it
-        isn't little, is beyond a limit, or is in any way not as it mostly is: then `bounds` and `read_window` tell.
-        WindowPurgedError as in `bounds`.
+        """Return bounds and transactions of (lo, hi] at once, at a fraction of the cost.
+
+        None if unusual.
+
+        None means that the window is not small, exceeds a limit, or is unusual in any way. Then
+        `bounds` and `read_window` tell. Raises WindowPurgedError as `bounds` does.
         """
         self._check_purged(lo)
         hi = min(hi, self.max_commit_ts)
         if hi <= lo or self._indexer.gaps:
             return None
         found = self._small.read(lo, hi, max_transactions, max_bytes)
-        self._check_purged(lo)  # else what was removed meanwhile isn't in it
+        self._check_purged(lo)  # or records removed meanwhile are missing
         return found
 
     def settled_window(  # noqa: PLR0913 the window, its limits, and what becomes of it
         self, lo: int, hi: int, passed_ts: int, max_transactions: int, max_bytes: int, *, is_passing: bool = False
     ) -> SmallWindow | None:
-        """All of (lo, hi] that was acknowledged before this call, or may commit there, without a mark at `hi`; None
-        as in `small_window`, or if a Prewrite waits for its verdict once everything is indexed. It holds for what was
-        written since the store was opened. `passed_ts`: any TSO that PD has given, which goes behind what was
-        written. `is_passing`: the reader that is given it has everything through `hi` then.
+        """Return all of (lo, hi] that was acknowledged before this call, without a mark at `hi`.
+
+        It includes all that may commit there. None as in `small_window`, or if a Prewrite waits for
+        its outcome once everything is indexed. It holds for what was written since the store was
+        opened. `passed_ts` is any TSO that PD has issued, which goes behind what was written. With
+        `is_passing` the reader that gets the window has everything through `hi` then.
         """
         self._writer.mark(passed_ts)
         if not self.all_matched() or not self._sorter.pass_at_rest(hi if is_passing else 0):
@@ -299,15 +331,16 @@ class Store:
         return self.small_window(lo, hi, max_transactions, max_bytes)
 
     def read_window(self, lo: int, hi: int, *, strict: bool = False) -> Iterator[pa.RecordBatch]:
-        """The committed transactions of (lo, hi] in WINDOW_SCHEMA, ascending commit_ts, a few MiB a batch, no fakes.
+        """Yield the committed transactions of (lo, hi] in WINDOW_SCHEMA, a few MiB per batch.
 
-        Bad records are left out, counted and logged, or with `strict` a CorruptRecordError. WindowPurgedError as in
-        `bounds`; ValueError if hi is beyond max_commit_ts, for then the window isn't complete yet.
+        They have ascending commit_ts and no fakes. Bad records are excluded, counted and logged, or
+        with `strict` raise CorruptRecordError. Raises WindowPurgedError as `bounds`; ValueError if
+        hi is beyond max_commit_ts, because the window isn't complete yet.
         """
         self._check_purged(lo)
         top = self.max_commit_ts
         if hi > top:
-            raise ValueError(f"the window ({lo}, {hi}] ends beyond max_commit_ts {top}: it isn't complete yet")
+            raise ValueError(f"the window ({lo}, {hi}] isn't complete yet: it ends beyond max_commit_ts {top}")
         return self._read(lo, hi, strict=strict)
 
     def _read(self, lo: int, hi: int, *, strict: bool) -> Iterator[pa.RecordBatch]:
@@ -322,11 +355,12 @@ class Store:
         self._check_purged(lo)
 
     def pull(self, after_ts: int, stop: threading.Event) -> Iterator[PulledBinlog]:
-        """Committed transactions as merged Binlogs, and fake binlogs, with commit_ts > after_ts, ascending.
+        """Yield committed transactions as merged Binlogs, and fake binlogs, above after_ts.
 
-        It follows what is written until `stop` is set or the store closes; 0 begins with the oldest there is.
-        WindowPurgedError, also later on, if the reader is behind what has been purged. CorruptRecordError at the first
-        that can't be read, MissedCommitError if a commit came below what this reader has.
+        They have ascending commit_ts. The stream follows new writes until `stop` is set or the
+        store closes; 0 begins with the oldest there is. Raises WindowPurgedError, also later, if
+        the reader is behind what has been purged; CorruptRecordError at the first unreadable
+        record; MissedCommitError if a commit came below this reader's position.
         """
         count = self._late.count
         if after_ts > 0:
@@ -360,8 +394,11 @@ class Store:
                 stop.wait(_PULL_PAUSE_S)
 
     def lookup(self, ts: int) -> bytes | None:
-        """The payload of the record whose key is `ts` (start_ts of a Prewrite, commit_ts of all else), None if there is
-        none. CorruptRecordError if its record can't be read."""
+        """Return the payload of the record whose key is `ts`; None if there is none.
+
+        The key is start_ts of a Prewrite, commit_ts of all else. Raises CorruptRecordError if the
+        record can't be read.
+        """
         pointer = self._index.get(ts)
         return None if pointer is None else self._log.read(pointer)
 
@@ -373,14 +410,19 @@ class Store:
             raise WindowPurgedError(after_ts, gc_ts)
 
     def all_indexed(self) -> bool:
-        """Wait until the sorter knows everything that was written before this call; False if the index is behind."""
+        """Wait until the sorter knows everything written before this call.
+
+        False if the index is behind.
+        """
         indexed = threading.Event()
         self._writer.fence(indexed)
         return indexed.wait(_FENCE_TIMEOUT_S)
 
     def decided_through(self, ts: int) -> int | None:
-        """The largest timestamp <= `ts`, which must come from PD, such that every transaction acknowledged before this
-        call either has its verdict here or commits later, if at all. None if the index is behind.
+        """Return the largest timestamp <= `ts` through which outcomes are known.
+
+        Every transaction acknowledged before this call either has its outcome here or commits
+        later, if at all. `ts` must come from PD. None if the index is behind.
         """
         if not self.all_indexed():
             return None
@@ -388,8 +430,12 @@ class Store:
         return min(ts, oldest) if oldest else ts
 
     def decide(self, start_ts: int, commit_ts: int) -> None:
-        """Ends an open Prewrite as an operator says: committed at `commit_ts`, or rolled back if that is 0. KeyError if
-        it isn't open, ValueError for a commit_ts that can't be, and what `submit` gives if it can't be written.
+        """End an open Prewrite as an operator decides.
+
+        Committed at `commit_ts`, or rolled back if 0.
+
+        Raises KeyError if it isn't open, ValueError for an impossible commit_ts, and what `submit`
+        gives if it can't be written.
         """
         if not self._sorter.is_open(start_ts):
             raise KeyError(f"no unfinished transaction began at {start_ts}")
@@ -412,15 +458,16 @@ class Store:
     # -- garbage collection
 
     def gc(self, ts: int) -> int:
-        """Purges what was committed at or before `ts`, in the calling thread (seconds to minutes).
+        """Purge what was committed at or before `ts`, in the calling thread (seconds to minutes).
 
-        Nothing happens if `ts` is not above the last one or not below max_commit_ts. Open Prewrites hold it back.
-        Segments and index entries are kept 600 s longer, and as long as a later commit needs them. While the index is
-        behind what has been written, nothing is known of open Prewrites and nothing happens. Returns gcTS as it is now.
+        Nothing happens if `ts` is not above the last one or not below max_commit_ts. Open Prewrites
+        lower it. Segments and index entries are kept 600 s longer, and as long as a later commit
+        needs them. While the index is behind what has been written, open Prewrites aren't known,
+        and nothing happens. Returns gcTS.
         """
         with self._gc_lock:
             if not self.all_indexed():
-                log.warning("nothing is purged this time: the index is behind the value log")
+                log.warning("garbage collection is skipped: the index is behind the value log")
             else:
                 self._collector.collect(ts)
             return self.gc_ts
@@ -428,7 +475,7 @@ class Store:
     # -- the end
 
     def stats(self) -> StoreStats:
-        """A snapshot for metrics."""
+        """Return a snapshot for metrics."""
         writer, space = self._writer, self._space
         return StoreStats(
             records=writer.records,
@@ -466,8 +513,11 @@ class Store:
         )
 
     def close(self) -> None:
-        """Accepts nothing more, makes durable and indexes what was queued, saves where it is, seals the segment if that
-        is worth it, and lets go of the directory. Readers end. A second call does nothing."""
+        """Reject new records, make the queued ones durable and indexed, and release the directory.
+
+        It saves the position, and seals the segment if that is worth it. Readers end. A second call
+        does nothing.
+        """
         with self._close_lock:
             if self._closed:
                 return

@@ -1,10 +1,11 @@
-"""What indexing from the value log could not read: whole transactions may have been in it.
+"""Remember stretches of the value log that could not be read when it was indexed.
 
-A damaged record that is in the index is missed when it is read. One that was damaged before it was indexed leaves no
-trace there, so the stretch itself is remembered, with the commit timestamps it may hide. TiDB asks for a commit_ts
-after the Prewrite was acknowledged: one that lay in the stretch is above every timestamp in front of it, and below the
-commit_ts of every transaction that lies behind it altogether. Readers that must not miss a transaction don't pass
-there.
+Whole transactions may have been in them. A damaged record that is in the index is missed when it is
+read. One that was damaged before it was indexed leaves no trace there, so the stretch itself is
+remembered, with the commit timestamps it may hide. TiDB asks for a commit_ts after the Prewrite was
+acknowledged. So one that lay in the stretch is above every timestamp in front of it, and below the
+commit_ts of every transaction that lies behind it altogether. Readers that must not miss a
+transaction stop there.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ _GAP = struct.Struct("<IqqQQ")
 
 
 class UnreadableRange(NamedTuple):
-    """An unreadable stretch; it may hide commits with low < commit_ts < high. In the index: u32, i64,
-    i64, u64, u64 LE.
+    """Describe a stretch that may hide commits with low < commit_ts < high.
+
+    In the index: u32, i64, i64, u64, u64 LE.
     """
 
     fid: int
@@ -35,23 +37,24 @@ class UnreadableRange(NamedTuple):
     high: int
 
     def hides(self, after: int, through: int) -> bool:
-        """Whether one of these may lie in (after, through]."""
+        """Return whether it may hide a commit in (after, through]."""
         return max(after, self.low) < min(through, self.high - 1)
 
 
 def encode_ranges(gaps: list[UnreadableRange]) -> bytes:
-    """One behind the other."""
+    """Return them concatenated."""
     return b"".join(_GAP.pack(*gap) for gap in gaps)
 
 
 def decode_ranges(data: bytes) -> list[UnreadableRange]:
-    """What `encode_ranges` made."""
+    """Return the ranges that `encode_ranges` encoded."""
     return [UnreadableRange(*fields) for fields in _GAP.iter_unpack(data)]
 
 
 class UnreadableRangeFinder:
-    """Watches a scan that begins at `position`; `low` is a timestamp in front of it, `size_of(fid)` a segment's bytes
-    (0 if it is gone).
+    """Find unreadable ranges in a scan that begins at `position`.
+
+    `low` is a timestamp in front of it, `size_of(fid)` a segment's bytes (0 if it is gone).
     """
 
     def __init__(self, position: RecordPointer, low: int, size_of: Callable[[int], int]) -> None:
@@ -61,7 +64,7 @@ class UnreadableRangeFinder:
         """for each gap without a known end, the Prewrites that came behind it"""
 
     def see(self, batch: ScanBatch) -> bool:
-        """The next batch; True if there was something unreadable in front of it."""
+        """Take the next batch; return whether unreadable bytes were in front of it."""
         known = len(self.found)
         self.reach(RecordPointer(batch.fid, int(batch.offsets[0])))
         self._bound(batch)
@@ -70,7 +73,7 @@ class UnreadableRangeFinder:
         return len(self.found) > known
 
     def reach(self, end: RecordPointer) -> None:
-        """Nothing readable lies between the last batch and `end`."""
+        """Record that nothing readable lies between the last batch and `end`."""
         for fid in range(self._at.fid, end.fid):
             self._add(fid, self._at.offset if fid == self._at.fid else 0, self._size_of(fid))
         self._add(end.fid, self._at.offset if end.fid == self._at.fid else 0, end.offset)
@@ -94,5 +97,5 @@ class UnreadableRangeFinder:
                 self._behind[i] = set()
 
     def close(self, newest: int) -> None:
-        """The scan is over; no timestamp above `newest` had been issued when the log was written."""
+        """End the scan; no timestamp above `newest` had been issued when the log was written."""
         self.found = [gap._replace(high=min(gap.high, max(newest, self._low) + 1)) for gap in self.found]

@@ -1,4 +1,4 @@
-"""The value log: the segments of one pump, appended to by one writer, read by anybody."""
+"""Manage the value log: segments that one writer appends to and any thread reads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NAME = re.compile(r"^(\d{6,10})\.vlog$")
 
 
 class AppendRun(NamedTuple):
-    """Consecutive records of an append that went to one segment: items [first, first + len(offsets))."""
+    """Describe consecutive records of an append in one segment: [first, first + len(offsets))."""
 
     fid: int
     first: int
@@ -44,11 +44,12 @@ class AppendRun(NamedTuple):
 
 
 class ValueLog:
-    """All segments in `directory`. `append`, `rotate_if_full` and `close` belong to the one writer."""
+    """Hold all segments in `directory`. The writer owns `append`, `rotate_if_full` and `close`."""
 
     def __init__(self, directory: Path, segment_limit: int, *, sync: bool = True) -> None:
-        """Looks at every segment; the highest one goes on unless it is sealed. OSError if the directory
-        can't be used.
+        """Open every segment; the highest one is appended to unless it is sealed.
+
+        Raises OSError if the directory can't be used.
         """
         self._dir = directory
         self._limit = segment_limit
@@ -77,12 +78,12 @@ class ValueLog:
                 segment.close_until_read()
 
     def path_of(self, fid: int) -> Path:
-        """The file of a segment."""
+        """Return the file of a segment."""
         return self._dir / f"{fid:06d}.vlog"
 
     def _create(self, fid: int) -> Segment:
         segment = Segment(self.path_of(fid), fid, create=True)
-        os.fsync(self._names.fd)  # or a power cut may take the name of the file and so everything in it
+        os.fsync(self._names.fd)  # or a power cut may remove the file's name, and so everything in it
         with self._lock:
             self._segments[fid] = segment
         failpoints.hit("rotate.after_create")
@@ -109,10 +110,11 @@ class ValueLog:
         return top
 
     def cut_torn_end(self, indexed: RecordPointer | None) -> None:
-        """Moves what a write that was cut short has left at the end into a file beside, and takes off what room there
-        was for others; to be called before the first append. From then on, whatever is unreadable was acknowledged
-        once. `indexed` is the last record that the index knows: if it lies in what would be moved, this was no write
-        that was cut short, and nothing is touched.
+        """Move the torn tail of an interrupted write to a file beside it; truncate unused room.
+
+        Call it before the first append: afterwards, unreadable bytes were acknowledged once.
+        `indexed` is the last record that the index knows. If it lies in what would be moved, this
+        was no interrupted write, and nothing is changed.
         """
         torn, segment = self._torn_at, self._current
         if torn is None or torn.fid != segment.fid:
@@ -125,7 +127,7 @@ class ValueLog:
             return
         if is_room:
             segment.cut(torn.offset, None)
-            log.info("%s: the pump didn't end in good order: %d bytes of room are taken off", segment.path, size)
+            log.info("%s: the pump did not stop cleanly: truncated %d preallocated bytes", segment.path, size)
             return
         aside = segment.path.with_name(f"{segment.path.name}.torn-{torn.offset}")
         segment.cut(torn.offset, aside)
@@ -133,12 +135,12 @@ class ValueLog:
         with self._lock:
             self._skips = {at: size for at, size in self._skips.items() if at < torn}
         log.warning(
-            "%s ended in %d bytes of a write that was cut short, which nobody was told to be safe: moved to %s",
+            "%s ended in %d bytes of an interrupted write that was never acknowledged: moved to %s",
             segment.path, size, aside,
         )  # fmt: skip
 
     def record_skipped(self, segment: Segment, begin: int, size: int) -> None:
-        """Counts and logs an unreadable stretch that a scan met, the first time."""
+        """Count and log an unreadable stretch that a scan met, the first time."""
         with self._lock:
             known = self._skips.get((segment.fid, begin), 0)
             self._skips[segment.fid, begin] = max(known, size)
@@ -146,16 +148,16 @@ class ValueLog:
             log.error("%s: skipped %d unreadable bytes at offset %d", segment.path, size, begin)
 
     def given_up(self, fid: int, offset: int) -> bool:
-        """Whether an operator has said that what couldn't be read there is lost, by making the file `lost_mark`."""
+        """Return whether an operator has given up the record there, by the file `lost_mark`."""
         return self.lost_mark(fid, offset).exists()
 
     def lost_mark(self, fid: int, offset: int) -> Path:
-        """The file that says so."""
+        """Return the file by which an operator gives up a record."""
         path = self.path_of(fid)
         return path.with_name(f"{path.name}.lost-{offset}")
 
     def reopen_if_replaced(self, fid: int) -> None:
-        """Opens a sealed segment again if its file was replaced, as a copy that is moved into its place does."""
+        """Reopen a sealed segment if its file was replaced, as moving a copy into its place does."""
         segment = self.segment(fid)
         if segment is None or segment is self._current or not segment.was_replaced():
             return
@@ -164,55 +166,53 @@ class ValueLog:
         with self._lock:
             if self._segments.get(fid) is segment:
                 self._segments[fid] = restored
-        log.warning("%s was replaced: reading goes on with the new file", segment.path)
+        log.warning("%s was replaced: reading continues with the new file", segment.path)
 
     @property
     def skipped_bytes(self) -> int:
-        """Bytes of unreadable stretches met by scans so far, each stretch once."""
+        """Return the bytes of unreadable stretches that scans met, each stretch once."""
         with self._lock:
             return sum(self._skips.values())
 
     @property
     def corrupt_records(self) -> int:
-        """Distinct pointers that led to no good record."""
+        """Return how many distinct pointers led to no good record."""
         return len(self._bad)
 
     def report_corrupt(self, fid: int, offset: int, what: str) -> None:
-        """Counts and logs a bad record, the first time it is met."""
+        """Count and log a bad record, the first time it is met."""
         with self._lock:
             if (fid, offset) in self._bad:
                 return
             self._bad.add((fid, offset))
-        log.error(
-            "%s: offset %d: %s; what it held is left out of everything read from here", self.path_of(fid), offset, what
-        )
+        log.error("%s: offset %d: %s; its content is excluded from all reads", self.path_of(fid), offset, what)
 
     @property
     def end(self) -> RecordPointer:
-        """Where the next record goes."""
+        """Return where the next record goes."""
         return RecordPointer(self._current.fid, self._current.size)
 
     @property
     def first(self) -> RecordPointer:
-        """The beginning of the oldest segment."""
+        """Return the beginning of the oldest segment."""
         with self._lock:
             return RecordPointer(min(self._segments), 0)
 
     def segments(self) -> list[Segment]:
-        """All segments, oldest first."""
+        """Return all segments, oldest first."""
         with self._lock:
             return [self._segments[fid] for fid in sorted(self._segments)]
 
     def segment(self, fid: int) -> Segment | None:
-        """The segment, or None if it has been purged."""
+        """Return the segment, or None if it has been purged."""
         return self._segments.get(fid)
 
     def append(self, payloads: list[bytes] | tuple[bytes, ...], timestamps: list[int]) -> list[AppendRun]:
-        """Writes records and makes them durable (one fdatasync unless a segment ends among them).
+        """Write records and make them durable (one fdatasync unless a segment ends among them).
 
-        `timestamps` are what the footer counts: start_ts of Prewrites, commit_ts of all else. DiskFullError: nothing
-        may be acknowledged, the log is as good as before. Another OSError: what was written is unknown, the log must
-        not be used any more.
+        The footer counts `timestamps`: start_ts of Prewrites, commit_ts of all else. After
+        DiskFullError nothing may be acknowledged, and the log is as good as before. After another
+        OSError it is unknown what was written, and the log must not be used any more.
         """
         runs: list[AppendRun] = []
         first, count = 0, len(payloads)
@@ -238,7 +238,7 @@ class ValueLog:
         return runs
 
     def rotate_if_full(self) -> None:
-        """Seals the current segment and begins the next one if it has grown beyond the limit."""
+        """Seal the current segment and begin the next one if it exceeds the limit."""
         if self._current.size > self._limit:
             began = time.monotonic()
             if not self._current.sealed:
@@ -247,7 +247,7 @@ class ValueLog:
             self.timings.rotate.observe(time.monotonic() - began)
 
     def close(self) -> None:
-        """Seals the current segment if it is worth it; a smaller one is scanned at the next open."""
+        """Seal the current segment if it is worth it; a smaller one is scanned at the next open."""
         if self._current.sealed:
             return
         if self._current.size >= MIN_FINALIZED_BYTES:
@@ -256,7 +256,10 @@ class ValueLog:
             self._current.leave_no_room()
 
     def read(self, pointer: RecordPointer) -> bytes:
-        """The payload at `pointer`; CorruptRecordError if there is no good record or the segment has been purged."""
+        """Return the payload at `pointer`.
+
+        Raises CorruptRecordError if there is no good record or the segment has been purged.
+        """
         segment = self.segment(pointer.fid)
         if segment is None:
             raise CorruptRecordError(
@@ -265,7 +268,7 @@ class ValueLog:
         return segment.read_record(pointer.offset)
 
     def holds_record(self, pointer: RecordPointer) -> bool:
-        """Whether a good record, or the end of its segment's records, lies at `pointer`."""
+        """Return whether a good record, or the end of its segment's records, lies at `pointer`."""
         segment = self.segment(pointer.fid)
         if segment is None or not 0 <= pointer.offset <= segment.size:
             return False
@@ -278,14 +281,17 @@ class ValueLog:
         return True
 
     def distance(self, begin: RecordPointer, end: RecordPointer) -> int:
-        """Bytes of segments between two pointers."""
+        """Return the bytes of segments between two pointers."""
         if begin >= end:
             return 0
         sizes = {s.fid: s.size for s in self.segments() if begin.fid <= s.fid < end.fid}
         return sum(sizes.values()) + end.offset - begin.offset
 
     def scan(self, begin: RecordPointer, end: RecordPointer) -> Iterator[ScanBatch]:
-        """Every readable record in [begin, end), in order; unreadable stretches are counted, reported once, skipped."""
+        """Yield every readable record in [begin, end), in order.
+
+        Unreadable stretches are counted, logged once, and skipped.
+        """
         for segment in self.segments():
             if begin.fid <= segment.fid <= end.fid:
                 lower = begin.offset if segment.fid == begin.fid else 0
@@ -293,8 +299,11 @@ class ValueLog:
                 yield from scan_segment(segment, lower, upper, self.record_skipped)
 
     def purge(self, ts: int, before: int) -> list[int]:
-        """Removes every sealed segment with a number below `before`, but the newest, whose timestamps are all <= ts;
-        returns their numbers.
+        """Remove sealed segments below number `before` whose timestamps are all <= ts.
+
+        Return their numbers.
+
+        The newest segment always stays.
         """
         with self._lock:
             newest = max(self._segments)
@@ -309,12 +318,12 @@ class ValueLog:
 
     @property
     def disk_bytes(self) -> int:
-        """Bytes of all segments."""
+        """Return the bytes of all segments."""
         return sum(s.size for s in self.segments())
 
 
 def _framed(payloads: tuple[bytes, ...], first: int, offset: int, limit: int) -> tuple[list[bytes], list[int]]:
-    """As kernel.framed; large ones aren't copied."""
+    """Return records as kernel.framed does; large ones aren't copied."""
     if sum(map(len, payloads)) <= _MAX_COPIED_BYTES:
         data, offsets = kernel.framed(payloads, first, offset, limit, RECORD_MAGIC, crc32c)
         return [data], offsets

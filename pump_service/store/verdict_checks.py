@@ -1,10 +1,10 @@
-"""Asks TiKV about verdicts that contradict one which the pump has.
+"""Ask TiKV about outcomes that contradict an earlier one.
 
-A transaction ends once. A Commit whose Prewrite is here and isn't open, and that isn't here yet itself, says something
-else than the verdict before it: one of both is wrong. TiKV knows which. Until then readers keep what they were given.
-
-Only verdicts come here of which no connection is known to have sent the Prewrite (a second verdict, or the first one
-after a restart of the pump), so that all others cost nothing.
+A transaction ends once. A Commit whose Prewrite is here and isn't open, and that isn't here yet
+itself, contradicts the outcome before it: one of both is wrong. TiKV knows which. Until then
+readers keep what they were given. Only outcomes come here that no connection is known to have sent
+the Prewrite of (a second outcome, or the first one after a restart of the pump), so all others cost
+nothing.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from sluice.tidb.binlog_kinds import COMMIT, PREWRITE
 log = logging.getLogger(__name__)
 
 MAX_QUEUED_OUTCOMES = 4096
-"""Groups of records, each of one connection: more aren't taken."""
+"""Queued groups of records, each of one connection; further ones are rejected."""
 
 
 _PARTS = 2
 _RETRY_INTERVAL_S = 5.0
-"""So long TiKV isn't asked here after it didn't answer: others wait behind its time-out."""
+"""How long TiKV isn't asked here after it didn't answer: other groups wait behind its timeout."""
 
 
 class StoredTransactions(Protocol):
-    """What the store has."""
+    """Declare the methods of Store that are needed."""
 
     def wait_caught_up(self, timeout_s: float) -> bool:
-        """As Store.wait_caught_up."""
+        """See Store.wait_caught_up."""
 
     def all_indexed(self) -> bool:
-        """As Store.all_indexed."""
+        """See Store.all_indexed."""
 
     def is_open(self, start_ts: int) -> bool:
-        """As Store.is_open."""
+        """See Store.is_open."""
 
     def holds(self, start_ts: int, commit_ts: int) -> bool:
-        """As Store.holds."""
+        """See Store.holds."""
 
     def prewrite_of(self, start_ts: int) -> bytes | None:
-        """As Store.prewrite_of."""
+        """See Store.prewrite_of."""
 
     def submit(self, records: Sequence[Record], done: Done) -> None:
-        """As Store.submit."""
+        """See Store.submit."""
 
 
 class _OutcomeGroup(NamedTuple):
@@ -63,7 +63,7 @@ class _OutcomeGroup(NamedTuple):
 
 
 class OutcomeChecks:
-    """One thread looks at them in the order in which they came."""
+    """Check queued groups in one thread, in order of arrival."""
 
     def __init__(self, store: StoredTransactions, resolver: Resolver) -> None:
         self._store, self._resolver = store, resolver
@@ -78,7 +78,7 @@ class OutcomeChecks:
         self._thread.start()
 
     def close(self) -> None:
-        """Look at nothing more; what waits gets the answer of a closed store."""
+        """End the checks; waiting groups get the error of a closed store."""
         self._groups.put(None)
         self._thread.join()
         while not self._groups.empty():
@@ -86,9 +86,9 @@ class OutcomeChecks:
                 group.done(StoreClosedError("the store is closed: nothing can be written any more"))
 
     def submit(self, records: Sequence[Record], done: Done, peer: str) -> None:
-        """Take in records with such verdicts among them. Never waits; `done` as in Store.submit.
+        """Queue records with such outcomes among them. Never waits; `done` as in Store.submit.
 
-        Prewrites don't wait for TiKV: a client's transaction goes on when they are durable.
+        Prewrites don't wait for TiKV: a client's transaction continues when they are durable.
         """
         prewrites = [record for record in records if record.tp == PREWRITE]
         verdicts = [record for record in records if record.tp != PREWRITE]
@@ -97,7 +97,7 @@ class OutcomeChecks:
             self._store.submit(prewrites, done)
         try:
             self._groups.put_nowait(_OutcomeGroup(verdicts, done, peer))
-        except queue.Full:  # TiKV is asked about open Prewrites in any case
+        except queue.Full:  # the resolver asks TiKV about open Prewrites anyway
             done(None if prewrites else StoreBusyError(MAX_QUEUED_OUTCOMES))
 
     def _run(self) -> None:
@@ -117,14 +117,14 @@ class OutcomeChecks:
             for each in groups:
                 try:
                     self._check_group(each, is_known=is_known)
-                except Exception as error:  # without this thread such verdicts would never be written
-                    log.exception("records of %s can't be taken in", each.peer)
+                except Exception as error:  # without this thread such outcomes would never be written
+                    log.exception("can't write records of %s", each.peer)
                     each.done(error)
             if is_over:
                 return
 
     def _check_group(self, group: _OutcomeGroup, *, is_known: bool) -> None:
-        """Behind an index that lags all are written as they are."""
+        """Check a group; behind an index that lags all records are written unchecked."""
         kept = [record for record in group.records if not (is_known and self._is_settled(record, group.peer))]
         if kept:
             self._store.submit(kept, group.done)
@@ -132,7 +132,7 @@ class OutcomeChecks:
             group.done(None)
 
     def _is_settled(self, record: Record, peer: str) -> bool:
-        """Whether nothing has to be written of it any more."""
+        """Return whether nothing of the record has to be written any more."""
         start_ts = record.start_ts
         if self._store.is_open(start_ts):
             return start_ts in self._in_doubt
@@ -144,7 +144,7 @@ class OutcomeChecks:
         return prewrite is not None and not self._is_true(record, prewrite, peer)
 
     def _is_true(self, record: Record, prewrite: bytes, peer: str) -> bool:
-        """Whether TiKV says so, too."""
+        """Return whether TiKV confirms the Commit."""
         start_ts, commit_ts = record.start_ts, record.commit_ts
         self.contradictions += 1
         if time.monotonic() < self._ask_again_at:
@@ -158,8 +158,8 @@ class OutcomeChecks:
             return self._open_again(record, prewrite, peer, str(error))
         if kind is TxnOutcomeKind.COMMITTED and found_ts == commit_ts:
             log.error(
-                "transaction %d committed at %d, TiKV says so: an earlier verdict on it was wrong, and readers may have"
-                " been given it. Compare its rows: `sluice verify`",
+                "transaction %d committed at %d according to TiKV: an earlier outcome was wrong, and"
+                " readers may have it; compare its rows: `sluice verify`",
                 start_ts,
                 commit_ts,
             )
@@ -171,10 +171,12 @@ class OutcomeChecks:
         return self._refuse(record, peer, f"TiKV says {kind.value} ({found_ts})")
 
     def _open_again(self, record: Record, prewrite: bytes, peer: str, why: str) -> bool:
-        """Have readers wait for TiKV's verdict, which is asked for like that on each open Prewrite."""
+        """Reopen the Prewrite: readers wait until TiKV gives the outcome, as for each open
+        Prewrite.
+        """
         log.error(
-            "%s says that transaction %d committed at %d, which contradicts an earlier verdict, and TiKV can't be"
-            " asked (%s): readers wait until it can",
+            "%s reports that transaction %d committed at %d, which contradicts an earlier outcome, and"
+            " TiKV doesn't answer (%s): readers wait until it does",
             peer or "a client",
             record.start_ts,
             record.commit_ts,
@@ -186,7 +188,7 @@ class OutcomeChecks:
 
     def _refuse(self, record: Record, peer: str, why: str) -> bool:
         log.error(
-            "%s says that transaction %d committed at %d, which contradicts an earlier verdict, and isn't believed: %s",
+            "%s reports that transaction %d committed at %d, which contradicts an earlier outcome; rejected: %s",
             peer or "a client",
             record.start_ts,
             record.commit_ts,
@@ -196,7 +198,7 @@ class OutcomeChecks:
 
 
 def _both(done: Done) -> Done:
-    """Return what is to be called twice, and calls `done` then, with the first error if there is one."""
+    """Return a callback to be called twice; then it calls `done` with the first error, if any."""
     lock = threading.Lock()
     answers: list[BaseException | None] = []
 
@@ -212,4 +214,4 @@ def _both(done: Done) -> Done:
 
 def _report(error: BaseException | None) -> None:
     if error is not None:
-        log.warning("a verdict of TiKV's could not be written: %s", error)
+        log.warning("can't write an outcome of TiKV's: %s", error)

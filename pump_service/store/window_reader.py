@@ -1,8 +1,9 @@
-"""Reads a range of commit timestamps in bulk: which transactions it has, and their Prewrites.
+"""Read a range of commit timestamps in bulk: its transactions and their Prewrites.
 
-The index says where records lie but not what they are, so a chunk of it is resolved in three steps, each over whole
-arrays: the entries of the chunk, sorted by place; the first bytes of those records, read in long runs; then Commits
-joined with Prewrites by start_ts. Prewrites that lie in front of the chunk are looked up one by one.
+The index has the places of records but not their kinds, so a chunk of it is resolved in three
+steps, each over whole arrays. First come the entries of the chunk, sorted by place; then the first
+bytes of those records, read in long runs; then Commits are joined with Prewrites by start_ts.
+Prewrites in front of the chunk are looked up one by one.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _MAX_REMEMBERED = 10_000
 
 
 class UnreadableRecord(NamedTuple):
-    """The timestamp that can't be given to readers, and where the record is that it needs."""
+    """Name a timestamp that can't be given to readers, and the place of the record it needs."""
 
     ts: int
     fid: int
@@ -50,10 +51,10 @@ class UnreadableRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommittedTransactions:
-    """Committed transactions in ascending commit_ts: row i of `commits` and of `prewrites` belong together.
+    """Hold committed transactions by commit_ts: row i of `commits` and of `prewrites` match.
 
-    `fakes` are the fake binlogs of the same range; `through` is the timestamp up to which this is complete. What `bad`
-    and `missing` name is left out.
+    `fakes` are the fake binlogs of the same range; `through` is the timestamp up to which this is
+    complete. What `bad` and `missing` name is excluded.
     """
 
     commits: RecordHeads
@@ -61,17 +62,17 @@ class CommittedTransactions:
     fakes: RecordHeads
     through: int
     bad: tuple[UnreadableRecord, ...] = ()
-    """records of this range, and Prewrites of its transactions, that could not be read"""
+    """Unreadable records of this range, and unreadable Prewrites of its transactions."""
     missing: tuple[tuple[int, int, RecordPointer], ...] = ()
-    """commit_ts, start_ts and Commit of transactions without a Prewrite in the index"""
+    """commit_ts, start_ts and Commit of transactions without a Prewrite in the index."""
 
     @property
     def whole(self) -> bool:
-        """Whether nothing was left out."""
+        """Return whether nothing was excluded."""
         return not self.bad and not self.missing
 
     def until(self, ts: int) -> CommittedTransactions:
-        """The same up to a smaller timestamp."""
+        """Return the transactions up to a smaller timestamp."""
         count = int(np.searchsorted(self.commits.commits, ts, "right"))
         fakes = int(np.searchsorted(self.fakes.commits, ts, "right"))
         first, rest = slice(0, count), slice(0, fakes)
@@ -81,8 +82,11 @@ class CommittedTransactions:
 
 
 class WindowReader:
-    """Any number of threads may read at once. The chunks read last are kept, without payloads: the range that `bounds`
-    has just looked at is the one that is read next, often by several readers."""
+    """Read ranges, in any number of threads.
+
+    The last chunks are cached without payloads: `bounds` reads a range that is usually read next,
+    often by several readers.
+    """
 
     def __init__(self, value_log: ValueLog, index: BinlogIndex, gaps: Callable[[], Sequence[UnreadableRange]]) -> None:
         self._log, self._index, self._gaps = value_log, index, gaps
@@ -98,8 +102,11 @@ class WindowReader:
     def transactions(
         self, after: int, through: int, entries: int = CHUNK_ENTRIES, *, keep: bool = True
     ) -> Iterator[CommittedTransactions]:
-        """The transactions with commit_ts in (after, through], chunk by chunk of so many index entries. `through` must
-        not be beyond max_commit_ts: below it nothing changes any more. `keep` the chunks for the next reader."""
+        """Yield the transactions with commit_ts in (after, through], chunk by chunk.
+
+        A chunk has `entries` index entries. `through` must not be beyond max_commit_ts: below it
+        nothing changes any more. `keep` caches the chunks for the next reader.
+        """
         while after < through:
             with self._lock:
                 chunk = self._recent.get(after)
@@ -108,7 +115,7 @@ class WindowReader:
             if chunk is None:
                 chunk = self._chunk(after, through, entries)
                 with self._lock:
-                    if keep and chunk.whole:  # else the file may be restored: it is looked at again
+                    if keep and chunk.whole:  # or the file may be restored: read again
                         self._recent[after] = chunk
                     while len(self._recent) > _MAX_CACHED_CHUNKS:
                         self._recent.popitem(last=False)
@@ -119,11 +126,11 @@ class WindowReader:
             after = chunk.through
 
     def payloads(self, records: RecordHeads, which: Ints | None = None) -> list[bytes | None]:
-        """As RecordReader's, of what `transactions` gives."""
+        """Return payloads of what `transactions` yields, as RecordReader does."""
         return self._records.payloads(records, which)
 
     def clear_cache(self) -> None:
-        """Drops the kept chunks (what they point to has been purged)."""
+        """Drop the cached chunks, whose records have been purged."""
         with self._lock:
             self._recent.clear()
 
@@ -209,15 +216,17 @@ class WindowReader:
         if len(self._reported) < _MAX_REMEMBERED:
             self._reported.add(commit_ts)
         log.error(
-            "no Prewrite of transaction %d in this pump though its Commit %d is: the transaction is left out",
+            "no Prewrite of transaction %d in this pump, only its Commit %d: the transaction is excluded",
             start_ts,
             commit_ts,
         )
 
     def first_lost(self, chunk: CommittedTransactions) -> UnreadableRecord | None:
-        """The first commit of a chunk that was left out though it should not be: it, or its Prewrite, can't be read.
-        None if there is none; a transaction whose Prewrite never came here doesn't count, nor what an operator has
-        given up. IndexDamagedError if the index lost an entry, CorruptRecordError if a Prewrite may have been purged.
+        """Return the first commit of a chunk that was wrongly excluded; None if there is none.
+
+        It, or its Prewrite, can't be read. A transaction whose Prewrite never came here doesn't
+        count, nor one that an operator has given up. Raises IndexDamagedError if the index lost an
+        entry, CorruptRecordError if a Prewrite may have been purged.
         """
         return min(self._missing_in(chunk), default=None)
 
@@ -236,8 +245,9 @@ class WindowReader:
         return lost
 
     def first_gap(self, after: int, through: int) -> UnreadableRange | None:
-        """The first stretch of the value log that may hide a commit of (after, through]. IndexDamagedError if it can be
-        read now: then what it holds has to be indexed.
+        """Return the first stretch of the value log that may hide a commit of (after, through].
+
+        Raises IndexDamagedError if it is readable now: then its records must be indexed.
         """
         hiding = self._hiding(after, through)
         for gap in hiding:
@@ -258,26 +268,30 @@ class WindowReader:
         return [gap for gap in self._gaps() if gap.hides(after, through) and not self._log.given_up(gap.fid, gap.begin)]
 
     def error_of(self, fid: int, offset: int) -> CorruptRecordError:
-        """What a reader is told that must not miss the record there. The next one looks at the file anew."""
+        """Return the error for a reader that must not miss the record there.
+
+        The next reader checks the file again.
+        """
         self._log.reopen_if_replaced(fid)
         return CorruptRecordError(
             str(self._log.path_of(fid)),
             offset,
-            "a record of this window can't be read; restore the file from a copy, then reading goes on by itself. If"
-            " there is no copy, its transaction is lost downstream: repair its rows there, and say so with `touch"
+            "a record of this window can't be read; restore the file from a copy, and reading resumes."
+            " Without a copy its transaction is lost downstream: repair its rows there, then run `touch"
             f" {self._log.lost_mark(fid, offset)}`",
         )
 
     def check_lost(self, records: RecordHeads, which: int) -> None:
-        """Raises the error of a record that can't be read, unless an operator has given it up."""
+        """Raise the error of an unreadable record, unless an operator has given it up."""
         fid, offset = int(records.fids[which]), int(records.offsets[which])
         if not self._log.given_up(fid, offset):
             raise self.error_of(fid, offset)
 
     def read(self, after: int, through: int, *, strict: bool = False) -> Iterator[pa.RecordBatch]:
-        """The transactions with commit_ts in (after, through] in WINDOW_SCHEMA, ascending, about BATCH_BYTES a batch.
+        """Yield the transactions with commit_ts in (after, through] in WINDOW_SCHEMA, ascending.
 
-        Records that can't be read are left out, or, with `strict`, a CorruptRecordError that names the first of them.
+        A batch has about BATCH_BYTES. Unreadable records are excluded, or with `strict` the first
+        of them raises CorruptRecordError.
         """
         gap = self.first_gap(after, through) if strict else None
         if gap is not None:
@@ -313,11 +327,11 @@ class WindowReader:
         return pa.record_batch([_int64(commits), _int64(starts), column], schema=WINDOW_SCHEMA)
 
     def bounds(self, after: int, through: int, max_transactions: int, max_bytes: int) -> WindowReach:
-        """The largest end <= `through` with at most so many transactions and payload bytes behind `after`; the first
-        transaction always fits. The bytes are those of read()'s columns.
+        """Return the largest end <= `through` within both limits behind `after`.
 
-        What can't be read counts, so that a strict read of the range says why: damaged records, Prewrites that were
-        lost, stretches that may hide a transaction. IndexDamagedError as in `first_lost`.
+        The first transaction always fits. The bytes are those of read()'s columns. Unreadable
+        records, lost Prewrites and stretches that may hide a transaction count, so that a strict
+        read of the range reports them. Raises IndexDamagedError as `first_lost`.
         """
         found = self._readable_bounds(after, through, max_transactions, max_bytes)
         return found._replace(transactions=found.transactions + len(self._hiding(after, found.hi)))
@@ -357,7 +371,7 @@ def _by_commit(records: RecordHeads) -> RecordHeads:
 
 
 def groups(sizes: Ints, max_bytes: int, max_rows: int) -> Iterator[tuple[int, int]]:
-    """Cuts rows into neighbours of together at most max_bytes and max_rows, at least one row each."""
+    """Yield neighbouring rows of together at most max_bytes and max_rows, at least one row each."""
     total = np.cumsum(sizes)
     begin, before = 0, 0
     while begin < len(sizes):

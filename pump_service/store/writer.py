@@ -1,10 +1,10 @@
-"""What appends to the value log, one thread at a time: group commit.
+"""Append to the value log in one thread at a time: group commit.
 
-A thread takes everything that is queued, writes it, syncs once, answers, and only then hands the records to the
-indexer; a caller who is alone may do the same with its own. Records that nobody waits for may be held back, and are
-written with those behind them. A failing write or fsync ends that for good: what is on disk is unknown then, and a
-second fsync that succeeds would prove nothing. Only a full disk doesn't: what didn't fit is refused, and the next write
-may fit.
+A thread takes everything that is queued, writes it, syncs once, answers, and only then hands the
+records to the indexer. A caller that is alone may do the same with its own. Records that no caller
+waits for may be held back, and are written with those behind them. A failed write or fsync ends
+writing for good: it is unknown what is on disk, and a second fsync that succeeds would prove
+nothing. Only a full disk doesn't: what didn't fit is rejected, and the next write may fit.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MAX_GROUP_BYTES = 4 << 20
 _QUICK_S, _DISTRUST_S, _LONGER, _DISTRUST_AT_MOST_S = 0.05, 1.0, 20, 60.0
 """A disk that took longer once isn't waited for in a caller's thread for so long, or so many times as long."""
 _PROMPT_S = 0.002
-"""Only where the last write took no longer are records held back: else who wants them would wait for the disk."""
+"""Records are held back only if the last write was no slower: a reader would wait for the disk."""
 _MAX_HELD_RECORDS, _MAX_HELD_BYTES = 64, 256 << 10
 _REPORT_INTERVAL_S = 30.0
 
@@ -57,20 +57,20 @@ class _Submission(NamedTuple):
 
 
 class Writer:
-    """`submit` and `mark` are thread-safe; the value log belongs to this thread."""
+    """Write records. `submit` and `mark` are thread-safe; the value log belongs to this thread."""
 
     def __init__(
         self, value_log: ValueLog, indexer: Indexer, slow_write_s: float, stop_at: int, timings: WriteMetrics
     ) -> None:
-        """`stop_at`: bytes of free space below which nothing is taken (it is only named in errors here)."""
+        """Create it; `stop_at` (bytes of free space that stop writes) is only named in errors."""
         self._log, self._indexer, self._slow_write, self._stop_at = value_log, indexer, slow_write_s, stop_at
         self._timings = timings
         self._refused_at = -_REPORT_INTERVAL_S
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._waiting = False
-        self._writing = False  # the thread is
-        self._elsewhere = False  # the caller of `submit` is writing
+        self._writing = False  # the writer's thread writes
+        self._elsewhere = False  # a caller of `submit` writes
         self._distrusted_until = 0.0
         self._took = 0.0
         self._queue: deque[_Submission] = deque()
@@ -87,19 +87,23 @@ class Writer:
 
     @property
     def idle(self) -> bool:
-        """Whether everything submitted has reached the indexer, or was refused."""
+        """Return whether everything submitted has reached the indexer or was rejected."""
         with self._lock:
             return not (self._queue or self._held or self._writing or self._elsewhere)
 
     def submit(
         self, records: Sequence[Record], size: int, done: Done, *, here: bool = False, later: bool = False
     ) -> None:
-        """Queues records of `size` payload bytes; `done` comes from the writer thread, or at once if it has ended.
+        """Queue records of `size` payload bytes.
 
-        `here`: the caller has nothing else to do, so if the writer hasn't either and the disk was quick lately, they
-        are written in this thread, and `done` comes from within: no thread need be woken.
-        `later`: nobody waits for them, so if nobody reads either they may be held back: until others are submitted,
-        there is a mark or a fence behind them, or `flush`, which the caller sees to. `done` comes from there then.
+        The writer thread calls `done`, or this call if it ended.
+
+        With `here` the caller has nothing else to do. If the writer is idle too and the disk was
+        quick lately, they are written in this thread, which calls `done`: no thread need be woken.
+
+        With `later` no client waits for them. If no reader waits either, they may be held back
+        until others are submitted, a mark or fence comes behind them, or `flush`, which the caller
+        ensures. `done` is called from there.
         """
         began = time.monotonic()
         submission = _Submission(records, size, done, 0, began)
@@ -120,15 +124,17 @@ class Writer:
         self._write_here(taken)
 
     def mark(self, ts: int) -> None:
-        """Sends a mark after everything submitted so far; it touches the disk only if something was held back. After a
-        failed write it still goes behind everything that was acknowledged, which is all that counts: nothing else may
-        commit."""
+        """Send a mark behind everything submitted; touches the disk only if records were held back.
+
+        After a failed write it still goes behind everything that was acknowledged. That suffices:
+        nothing else may commit.
+        """
         taken: list[_Submission] = []
         with self._lock:
             if self.failure is None:
                 if self._closing:
                     raise StoreClosedError("the store is closed")
-                now = time.monotonic() if self._held else float("inf")  # without, the disk doesn't matter
+                now = time.monotonic() if self._held else float("inf")  # nothing is held: the disk doesn't matter
                 if not self._is_free(now):
                     self._enqueue(_Submission((), 0, None, ts, 0.0))
                     return
@@ -140,7 +146,7 @@ class Writer:
         self._indexer.mark(ts, here=True)
 
     def fence(self, passed: threading.Event) -> None:
-        """As the indexer's, for everything submitted so far."""
+        """Send the indexer's fence behind everything submitted so far."""
         with self._lock:
             if self.failure is None and not self._closing:
                 self._enqueue(_Submission((), 0, None, 0, 0.0, passed))
@@ -148,8 +154,8 @@ class Writer:
         self._indexer.fence(passed)
 
     def flush(self) -> None:
-        """Writes what is held back, in this thread where `submit` would."""
-        with self._lock:  # not looked at without it: one that is about to be held back would be missed
+        """Write what is held back, in this thread where `submit` would."""
+        with self._lock:  # without the lock, a record about to be held back would be missed
             if not self._held:
                 return
             if not self._is_free(time.monotonic()):
@@ -159,16 +165,16 @@ class Writer:
         self._write_here(taken)
 
     def _is_free(self, now: float) -> bool:
-        """With the lock: whether another thread than the writer's may write."""
+        """Return, with the lock held, whether a thread other than the writer's may write."""
         return self._waiting and not self._queue and not self._elsewhere and now >= self._distrusted_until
 
     def _may_hold(self, size: int) -> bool:
-        """With the lock: whether records that nobody waits for may wait for others."""
+        """Return, with the lock held, whether records that no client waits for may be held back."""
         is_little = len(self._held) < _MAX_HELD_RECORDS and size <= _MAX_HELD_BYTES
         return is_little and self._took <= _PROMPT_S and self._is_free(float("inf")) and not self._indexer.is_awaited
 
     def _enqueue(self, *submissions: _Submission) -> None:
-        """With the lock: behind what is held back."""
+        """Queue submissions behind what is held back, with the lock held."""
         self._queue += self._held
         self._queue += submissions
         self._held = []
@@ -176,7 +182,7 @@ class Writer:
             self._work.notify()
 
     def _take_held(self, *submissions: _Submission) -> list[_Submission]:
-        """With the lock: what is held back and these are this thread's to write."""
+        """Return what is held back and these for writing in this thread, with the lock held."""
         taken, self._held = [*self._held, *submissions], []
         self.queued_bytes -= sum(submission.size for submission in taken)
         self._elsewhere = True
@@ -195,7 +201,7 @@ class Writer:
         return StoreClosedError("the store is closed: nothing is accepted any more") if self._closing else None
 
     def close(self) -> None:
-        """Writes what is queued, then ends the thread."""
+        """Write what is queued, then end the thread."""
         with self._lock:
             self._closing = True
             self._enqueue()
@@ -228,7 +234,7 @@ class Writer:
                 self._write(taken, size)
             except DiskFullError as error:
                 self._refuse(error, taken)
-        except BaseException as error:  # whatever it was, nobody may be told that the records are safe
+        except BaseException as error:  # whatever it was, the records must not be acknowledged
             self._fail(error, taken)
 
     def _write(self, taken: list[_Submission], size: int) -> None:
@@ -244,7 +250,7 @@ class Writer:
                 batches.append(SorterBatch(run.fid, tps[part], starts[part], commits[part], run.offsets))
             now = time.monotonic()
             took = self._took = now - began
-            if took > _QUICK_S:  # also in the writer's thread: there it is seen to be quick again
+            if took > _QUICK_S:  # also in the writer's thread, which finds out when the disk is quick again
                 self._distrusted_until = now + min(max(_DISTRUST_S, _LONGER * took), _DISTRUST_AT_MOST_S)
             timings = self._timings
             timings.batch.observe(took)
@@ -263,7 +269,7 @@ class Writer:
         for submission in taken:
             if submission.done is not None:
                 _call(submission.done, None)
-        taken.clear()  # nobody waits for these any more, whatever fails below
+        taken.clear()  # all of them are answered, whatever fails below
         if batches:
             failpoints.hit("writer.after_ack")
             self._indexer.offer(batches, self._log.end)
@@ -274,7 +280,7 @@ class Writer:
         self._log.rotate_if_full()
 
     def _refuse(self, error: DiskFullError, taken: list[_Submission]) -> None:
-        # Unlike a failed fsync this leaves no doubt about what is on the disk: it goes on as soon as there is room.
+        # Unlike after a failed fsync it is known what is on disk: writing resumes once there is room.
         refusal: StoreError
         if error.errno in (errno.EMFILE, errno.ENFILE):
             refusal = NoDescriptorsError()
@@ -282,7 +288,7 @@ class Writer:
             refusal = NoSpaceError(_available(Path(error.filename).parent), self._stop_at)
         if time.monotonic() - self._refused_at > _REPORT_INTERVAL_S:
             self._refused_at = time.monotonic()
-            log.error("%s: nothing is written until there is room: %s", error.filename, error.strerror)
+            log.error("%s: writes are rejected until there is room: %s", error.filename, error.strerror)
         for submission in taken:
             if submission.done is not None:
                 _call(submission.done, refusal)
@@ -309,7 +315,7 @@ class Writer:
 
 
 def _available(path: Path) -> int:
-    """Bytes of free space; 0 if not even that is known. It is only said, never decided by."""
+    """Return bytes of free space; 0 if unknown. Only error texts use it."""
     try:
         figures = os.statvfs(path)
     except OSError:

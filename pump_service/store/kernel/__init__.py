@@ -1,8 +1,9 @@
-"""What reading a window does with each record, for many at once: compiled from `compiled.c` where that can be, else in
-Python.
+"""Read many records of a window at once.
 
-Both give the same answers (tests/pump_service/store/test_reading_kernel.py). `sluice.tidb.build_native` compiles it;
-`SLUICE_KERNEL=plain` takes Python's in any case.
+Compiled from `compiled.c` if possible, else in Python.
+
+Both give the same answers (tests/pump_service/store/test_reading_kernel.py).
+`sluice.tidb.build_native` compiles it; `SLUICE_KERNEL=plain` forces Python's.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from sluice.pump_service.store.kernel.plain import KNOWN, NOTHING, ODD, UNCHECKE
 from sluice.tidb.native import is_usable
 
 EDITION = 2
-"""Of `compiled.c`: what was compiled from another edition isn't used."""
+"""Edition of `compiled.c`; a build of another edition isn't used."""
 
 IS_COMPILED = is_usable(__name__, EDITION)
 if IS_COMPILED:

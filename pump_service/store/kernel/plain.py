@@ -1,4 +1,4 @@
-"""The kernel in Python, for where it can't be compiled."""
+"""Implement the kernel in Python, for where it can't be compiled."""
 
 # ruff: noqa: PLR0913 - the arguments are those of the compiled functions, which take them by position
 
@@ -13,20 +13,25 @@ from sluice.pump_service.store.binlog_head import HEAD_BYTES, parse_heads, rows_
 from sluice.pump_service.store.segment import HEADER, RECORD_MAGIC
 
 Buffer: TypeAlias = Any
-"""Whatever has bytes to be looked at, or written to."""
+"""Anything whose bytes can be read or written."""
 Ints = npt.NDArray[np.int64]
 
 NOTHING, KNOWN, UNCHECKED, ODD = range(4)
-"""What is at a place: no record; one whose first bytes say what it is; the same, but its CRC is yet to be checked; one
-that has to be read in full to know what it is."""
+"""What is at a place.
+
+No record; a record whose first bytes tell what it is; the same with its CRC yet to be checked; a
+record that must be read in full.
+"""
 
 _LOOK = HEADER.size + HEAD_BYTES
 _HEADERS = np.dtype([("magic", "<u4"), ("length", "<i8"), ("crc", "<u4")])
 
 
 def look(data: Buffer, base: int, offsets: Ints, into: Ints, /) -> None:
-    """What is at each of `offsets` of a file, of which `data` lies at `base`: to the rows of `into`, length and crc of
-    the payload, tp, start_ts and commit_ts of the message (0 of an ODD one), and what is there.
+    """Read the heads of the records at `offsets` of a file into the rows of `into`.
+
+    `data` has the file's bytes from `base` on. A row has length and crc of the payload, tp,
+    start_ts and commit_ts of the message (0 of an ODD one), and what is there.
     """
     at = offsets - base
     inside = (at >= 0) & (at <= len(data) - HEADER.size)
@@ -44,9 +49,9 @@ def look(data: Buffer, base: int, offsets: Ints, into: Ints, /) -> None:
 def place(
     data: Buffer, base: int, offsets: Buffer, lengths: Buffer, crcs: Buffer, targets: Buffer, into: Buffer, /
 ) -> bool:
-    """The payloads of the records at `offsets` of a file, of which `data` lies at `base`, into `into`, each at its
-    target (all int64). False if one isn't there or has another CRC.
+    """Copy the payloads at `offsets` of a file, whose bytes from `base` are `data`, into `into`.
 
-    Here it is always False: whoever calls it reads them one by one.
+    Each goes to its target (all int64). Returns False if one isn't there or has another CRC. Here
+    it is always False: the caller then reads them one by one.
     """
     return False
