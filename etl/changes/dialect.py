@@ -46,8 +46,8 @@ class Dialect:
 
     @classmethod
     def from_version(cls, version: str, variables: Mapping[str, str] | None = None) -> Dialect:
-        """The dialect of a server that calls itself `version` (``VERSION()``, or the handshake's); `variables`:
-        ``local_infile`` and ``innodb_default_row_format``, where known. Raises UnknownServerError.
+        """Return the dialect of a server that calls itself `version` (``VERSION()``, or the handshake's);
+        `variables`: ``local_infile`` and ``innodb_default_row_format``, where known. Raises UnknownServerError.
         """
         given = {name.lower(): str(value) for name, value in (variables or {}).items()}
         product, found = _identify_product(version)
@@ -63,22 +63,23 @@ class Dialect:
 
     @property
     def is_tidb(self) -> bool:
-        """Whether a TiDB is written to. Ask for an ability where there is one."""
+        """Return whether a TiDB is written to. Ask for an ability where there is one."""
         return self.product == TIDB_PRODUCT
 
     # Writing rows
 
     @property
     def supports_transactional_load(self) -> bool:
-        """Whether rows are sent by LOAD DATA LOCAL, undone by ROLLBACK like any other statement. TiDB before 7.6
-        commits the open transaction with it, so there, and where the server refuses it, rows go as REPLACE
-        statements.
+        """Return whether rows are sent by LOAD DATA LOCAL, undone by ROLLBACK like any other statement.
+
+        TiDB before 7.6 commits the open transaction with it, so there, and where the server refuses it, rows go as
+        REPLACE statements.
         """
         return self.has_local_infile and not self.is_tidb
 
     @property
     def supports_pipelining(self) -> bool:
-        """Whether statements, and the rows of a LOAD DATA LOCAL, may be sent before those in front of them are
+        """Return whether statements, and the rows of a LOAD DATA LOCAL, may be sent before those in front of them are
         answered. MariaDB and MySQL take them; an Aurora that calls itself 5.7 is known to hang.
         """
         return self.supports_transactional_load and (self.product == MARIADB_PRODUCT or self.version >= (8, 0, 0))
@@ -87,36 +88,37 @@ class Dialect:
 
     @property
     def rounds_time_by_mode(self) -> bool:
-        """Whether the sql_mode TIME_ROUND_FRACTIONAL makes it round what a time loses, as TiDB does; the others always
-        do.
+        """Return whether the sql_mode TIME_ROUND_FRACTIONAL makes it round what a time loses, as TiDB does; the
+        others always do.
         """
         return self.product == MARIADB_PRODUCT
 
     @property
     def show_warnings(self) -> str:
-        """The statement that shows the last one's warnings."""
+        """Return the statement that shows the last one's warnings."""
         return "SHOW WARNINGS" if self.is_tidb else "SHOW WARNINGS LIMIT 10"
 
     @property
     def has_user_locks(self) -> bool:
-        """Whether GET_LOCK and RELEASE_LOCK mean something; in TiDB before 6.2 they did nothing."""
+        """Return whether GET_LOCK and RELEASE_LOCK mean something; in TiDB before 6.2 they did nothing."""
         return not self.is_tidb or self.version >= (6, 2, 0)
 
     @property
     def shared_lock_clause(self) -> str:
-        """What goes behind a SELECT so that its rows can't change until the transaction ends; several sessions may hold
-        that at a time. In TiDB it locks nothing, so there only one may.
+        """Return what goes behind a SELECT so that its rows can't change until the transaction ends; several sessions
+        may hold that at a time. In TiDB it locks nothing, so there only one may.
         """
         return "FOR UPDATE" if self.is_tidb else "LOCK IN SHARE MODE"
 
     @property
     def supports_is_used_lock(self) -> bool:
-        """Whether IS_USED_LOCK tells who holds a lock."""
+        """Return whether IS_USED_LOCK tells who holds a lock."""
         return not self.is_tidb
 
     def kill(self, connection_id: int) -> str:
-        """The statement that ends another session. TiDB's ids are a server's own before 6.1 (global kill): there it may
-        miss.
+        """Return the statement that ends another session.
+
+        TiDB's ids are a server's own before 6.1 (global kill): there it may miss.
         """
         return f"KILL {'TIDB ' if self.is_tidb else ''}CONNECTION {int(connection_id)}"
 
@@ -124,8 +126,8 @@ class Dialect:
 
     @property
     def table_ids(self) -> str:
-        """A query for (schema/name, id) of tables that keeps apart which is which after a swap; ``{prefixes}`` stands
-        for a condition on the column NAME, ``schema/table``.
+        """Return a query for (schema/name, id) of tables that keeps apart which is which after a swap; ``{prefixes}``
+        stands for a condition on the column NAME, ``schema/table``.
         """
         if self.is_tidb:
             return (
@@ -141,9 +143,9 @@ class Dialect:
     # DDL
 
     def collation(self, collation: str) -> str:
-        """A collation of TiDB's, or `sluice.tidb.old_collations`', under the name the server has for it. The only
-        binary
-        one without padding in MySQL, from 8.0 on, is utf8mb4's.
+        """Return a collation of TiDB's, or `sluice.tidb.old_collations`', under the name the server has for it.
+
+        The only binary one without padding in MySQL, from 8.0 on, is utf8mb4's.
         """
         if self.product == MARIADB_PRODUCT:
             return _MARIADB_COLLATION.get(collation.lower(), collation)
@@ -153,45 +155,47 @@ class Dialect:
 
     @property
     def has_all_names(self) -> bool:
-        """Whether a name may hold characters beyond U+FFFF. MariaDB refuses them, MySQL writes ? in their place."""
+        """Return whether a name may hold characters beyond U+FFFF. MariaDB refuses them, MySQL writes ? in their
+        place.
+        """
         return self.is_tidb
 
     @property
     def index_visibility(self) -> tuple[str, str]:
-        """The words for VISIBLE and INVISIBLE of an index."""
+        """Return the words for VISIBLE and INVISIBLE of an index."""
         return ("NOT IGNORED", "IGNORED") if self.product == MARIADB_PRODUCT else ("VISIBLE", "INVISIBLE")
 
     @property
     def has_sequences(self) -> bool:
-        """Whether CREATE SEQUENCE is there: in no MySQL."""
+        """Return whether CREATE SEQUENCE is there: in no MySQL."""
         return self.is_tidb or (self.product == MARIADB_PRODUCT and self.version >= (10, 3, 0))
 
     @property
     def hashes_long_keys(self) -> bool:
-        """Whether a unique index, though no primary key, may be longer than a key: MariaDB keeps its hashes."""
+        """Return whether a unique index, though no primary key, may be longer than a key: MariaDB keeps its hashes."""
         return self.product == MARIADB_PRODUCT and self.version >= (10, 4, 0)
 
     @property
     def generated_primary_keys(self) -> bool:
-        """Whether a primary key may be on a generated column."""
+        """Return whether a primary key may be on a generated column."""
         return self.product != MARIADB_PRODUCT
 
     @property
     def exchanges_partitions(self) -> bool:
-        """Whether EXCHANGE PARTITION can be relied on; MariaDB's never ended when the ordinary table
-        held rows (10.11).
+        """Return whether EXCHANGE PARTITION can be relied on; MariaDB's never ended when the ordinary table held rows
+        (10.11).
         """
         return self.product != MARIADB_PRODUCT
 
     @property
     def has_json_type(self) -> bool:
-        """Whether JSON is a type of its own, which no text equals, and not LONGTEXT under another name."""
+        """Return whether JSON is a type of its own, which no text equals, and not LONGTEXT under another name."""
         return self.product != MARIADB_PRODUCT
 
     @property
     def running_ddl(self) -> str:
-        """A query for (state, schema) of DDL, what is under way first, where a statement goes on after its session has
-        ended; else "".
+        """Return a query for (state, schema) of DDL, what is under way first, where a statement goes on after its
+        session has ended; else "".
         """
         # The parts of a statement that changed several things stay "done" for ever; the whole becomes "synced".
         query = "SELECT STATE, DB_NAME FROM information_schema.DDL_JOBS WHERE JOB_TYPE NOT LIKE '%subjob%' LIMIT 50"
@@ -199,8 +203,9 @@ class Dialect:
 
     @property
     def indexes_new_columns(self) -> bool:
-        """Whether one ALTER TABLE may add a column and an index on it. TiDB sees only columns that were
-        there before.
+        """Return whether one ALTER TABLE may add a column and an index on it.
+
+        TiDB sees only columns that were there before.
         """
         return not self.is_tidb
 

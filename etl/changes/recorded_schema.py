@@ -1,7 +1,7 @@
-"""What a window record says of schemas: the one place where the relay's JSON becomes upstream's types, and back.
+"""Convert the schemas in a window record between the relay log's JSON and TiDB's types.
 
-The relay log keeps these parts of a record as they come, for it knows nothing of TiDB; landing writes them, and
-preparing, the takeover and people's questions read them.
+The relay log stores these parts of a record unread, since it knows nothing of TiDB. Landing writes them; preparing, the
+takeover and searches read them.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ class RecordedSchema:
 
     @classmethod
     def from_window(cls, window: WindowRecord) -> RecordedSchema:
-        """As a record tells it. Tables are parsed when they are looked at."""
+        """Read a record. Tables are parsed on first use."""
         return cls.from_json({name: getattr(window, name) for name in _RECORD_KEYS})
 
     def write_to(self, window: WindowRecord) -> WindowRecord:
-        """The record with this schema in place of its own."""
+        """Return the record with this schema in place of its own."""
         document = self.to_json()
         lists = {name: tuple(document[name]) for name in ("ddls", "truncated_tables", "moved")}
         return replace(window, **document | lists)
 
     def through(self, hi: int) -> RecordedSchema:
-        """The schema of the part of a window that ends at `hi` (TSO)."""
+        """Return the schema of the part of a window that ends at `hi` (TSO)."""
         later = [ddl.schema_version for ddl in self.ddls if ddl.commit_ts > hi]
         if not later:
             return self
@@ -62,7 +62,7 @@ class RecordedSchema:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """By the names that a window record has for them."""
+        """Return the parts by their names in a window record."""
         return {
             "tables": to_json(self.tables),
             "ddls": [ddl.to_json() for ddl in self.ddls],
@@ -75,7 +75,7 @@ class RecordedSchema:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> RecordedSchema:
-        """The inverse of `to_json`."""
+        """Read what `to_json` has written."""
         return cls(
             tables_by_id(document["tables"]),
             tuple(DdlJob.from_json(ddl) for ddl in document["ddls"]),
@@ -97,11 +97,11 @@ class SchemaTimeline:
 
     @classmethod
     def from_window(cls, window: WindowRecord) -> SchemaTimeline:
-        """As a record tells it."""
+        """Read a record."""
         return cls(RecordedSchema.from_window(window))
 
     def find(self, table_id: int, commit_ts: int) -> Table | None:
-        """The table that rows committed at `commit_ts` belong to; None if the window doesn't say."""
+        """Return the table that rows committed at `commit_ts` belong to; None if the window doesn't say."""
         found = None
         for after_ts, tables in self._steps:
             if after_ts < commit_ts and table_id in tables:
@@ -122,5 +122,5 @@ class SchemaTimeline:
         return found
 
     def changed_at(self, table_id: int) -> list[int]:
-        """The commit timestamps of the DDL that changed a table, ascending."""
+        """Return the commit timestamps of the DDL that changed a table, ascending."""
         return [after_ts for after_ts, tables in self._steps[1:] if table_id in tables]

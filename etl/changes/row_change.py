@@ -1,4 +1,4 @@
-"""One row change, decoded for people and for messages."""
+"""Decode one row change for people and messages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RowChange:
 
 
 def decode(raw: Mapping[str, Any], table: Table | None) -> RowChange:
-    """A row of PART_SCHEMA as a RowChange."""
+    """Return a row of PART_SCHEMA as a RowChange."""
     kind = int(raw["kind"])
     old = new = None
     fault = "" if table else "the window doesn't describe this table"
@@ -60,7 +60,9 @@ def decode(raw: Mapping[str, Any], table: Table | None) -> RowChange:
 
 
 def key_columns(table: Table) -> tuple[str, ...]:
-    """What rows of a table are known by: the primary key, else the first unique key, else TiDB's hidden row id."""
+    """Return what rows of a table are known by: the primary key, else the first unique key, else TiDB's hidden row
+    id.
+    """
     keys = table.unique_keys()
     return tuple(keys[0]) if keys else (ROWID_NAME,)
 
@@ -76,7 +78,7 @@ def _images(table: Table, kind: int, row: bytes) -> tuple[dict[str, Any] | None,
 
 
 def _values(batch: pa.RecordBatch) -> dict[str, Any]:
-    """The one row of a batch."""
+    """Return the one row of a batch."""
     return {name: display_text(column, 0) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
 
 

@@ -1,4 +1,4 @@
-"""The error numbers of SQL servers, downstream and TiDB, and of the client library that decide what is done next.
+"""Name the error numbers of SQL servers and the client library that decide what is done next.
 
 Sources: MySQL's and MariaDB's error references (the client's from 2000 on), TiDB's from 8000 on.
 """

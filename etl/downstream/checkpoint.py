@@ -75,7 +75,7 @@ class Blocked:
 class InFlight:
     """Changes after the checkpoint, through `until` (TSO), that several sessions are writing: each of them may be
     downstream or not. `left_out`: commit timestamps of transactions that were ignored when it began, so that nothing of
-    them is downstream. `rules`: by which its changes were prepared, see `sluice.etl.changes.rules._digest`.
+    them is downstream. `rules`: by which its changes were prepared, see `sluice.etl.changes.rules.rules_digest`.
     """
 
     until: int

@@ -46,7 +46,10 @@ class _ExchangedTable:
         return partition_ids(self.partitioned)[self.ordinary.id]
 
     def refuses(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row doesn't belong into the partition. False where only TiDB can evaluate that."""
+        """Return whether a row doesn't belong into the partition.
+
+        False where only TiDB can evaluate that.
+        """
         try:
             return partition_of(self.partitioned, row) != self.ordinary.id
         except PartitionError:

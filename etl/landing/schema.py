@@ -264,7 +264,10 @@ class LandingSchema:
     def _describe(
         self, record: DdlRecord, job: DdlHistoryJob, schema_name: str, since: int, effect: DdlEffect
     ) -> DdlJob:
-        """The job of a DDL binlog. `since`: the schema version of the job before it on the same table."""
+        """Return the job of a DDL binlog.
+
+        `since`: the schema version of the job before it on the same table.
+        """
         described = DdlJob(
             record.commit_ts,
             record.start_ts,

@@ -72,7 +72,7 @@ class RestoreRequest:
         limits = replace(
             own.apply, max_rows=max(own.apply.max_rows, _MAX_ROWS), max_bytes=max(own.apply.max_bytes, _MAX_BYTES)
         )
-        routes = SchemaPattern.of(self.into)
+        routes = SchemaPattern.from_pattern(self.into)
         filters = filter_for_tables(names, (pipeline.downstream.checkpoint_schema, pipeline.downstream.recycle_schema))
         return replace(own, downstream=downstream, apply=limits, filters=filters, routes=routes, ignored_ts=frozenset())
 

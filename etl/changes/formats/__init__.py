@@ -1,4 +1,4 @@
-"""Bytes and text that others read: SQL, DDL, LOAD DATA, files of binlogs. Its modules are its doors."""
+"""Format what servers and files take: SQL, DDL, LOAD DATA, binlog files. The modules are the public API."""
 
 __all__ = [
     "binlog_file",

@@ -69,17 +69,20 @@ class BinlogFileName:
 
 
 def new_name(index: int, now: float | None = None) -> str:
-    """The name of file number `index` begun at `now` (Unix seconds; the present by default), in UTC."""
+    """Return the name of file number `index` begun at `now` (Unix seconds; the present by default), in UTC."""
     return f"binlog-{index:016}-{time.strftime('%Y%m%d%H%M%S', time.gmtime(now))}"
 
 
 def encode_record(message: bytes) -> bytes:
-    """A record as it is in a file."""
+    """Return a record as it is in a file."""
     return HEADER.pack(MAGIC, len(message)) + message + FOOTER.pack(google_crc32c.value(message))
 
 
 def commit_ts_of(message: bytes | memoryview) -> int:
-    """The commit timestamp (TSO) of a message, from its first bytes. Raises ValueError if it doesn't begin as one."""
+    """Return the commit timestamp (TSO) of a message, from its first bytes.
+
+    Raises ValueError if it doesn't begin as one.
+    """
     try:
         if message[0] == 0x08 and message[2] == 0x10:
             return decode_uvarint(message, 3)[0]
@@ -89,8 +92,8 @@ def commit_ts_of(message: bytes | memoryview) -> int:
 
 
 def list_files(folder: Path) -> list[Path]:
-    """The binlog files of a folder by index, one an index: of a file and its compressed copy the copy, which is only
-    put there whole. Raises BinlogFileError when an index is missing or twice there.
+    """Return the binlog files of a folder by index, one an index: of a file and its compressed copy the copy, which
+    is only put there whole. Raises BinlogFileError when an index is missing or twice there.
     """
     found: dict[int, Path] = {}
     for path in sorted(folder.iterdir()):
@@ -114,13 +117,14 @@ def list_files(folder: Path) -> list[Path]:
 
 
 def open_file(path: Path) -> BinaryIO | gzip.GzipFile:
-    """A binlog file for reading, compressed or not."""
+    """Return a binlog file for reading, compressed or not."""
     return gzip.open(path, "rb") if path.name.endswith(COMPRESSED_SUFFIX) else path.open("rb")
 
 
 def read_file(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes]]:
-    """(offset behind the record, message) of every record from `offset` on. Raises DamagedRecordError at the first that
-    is cut off or damaged.
+    """(offset behind the record, message) of every record from `offset` on.
+
+    Raises DamagedRecordError at the first that is cut off or damaged.
     """
     with open_file(path) as file:
         try:

@@ -1,4 +1,4 @@
-"""Names and values in SQL comments."""
+"""Make names and values safe in SQL comments."""
 
 from __future__ import annotations
 

@@ -45,7 +45,9 @@ def added_columns(ddl: DdlJob) -> Iterator[tuple[Table, Column]]:
 
 
 def pair_columns(before: Table, after: Table, ddl: DdlJob) -> dict[int, Column]:
-    """The column that each public column of `after`, by its id, was before; columns that were added are missing."""
+    """Return the column that each public column of `after`, by its id, was before; columns that were added are
+    missing.
+    """
     old = {column.id: column for column in before.columns if column.public}
     new = {column.id: column for column in after.columns if column.public}
     pairs = {i: old[i] for i in new if i in old}
@@ -66,8 +68,9 @@ def pair_columns(before: Table, after: Table, ddl: DdlJob) -> dict[int, Column]:
 
 
 def _renamed_columns(statement: str) -> Iterator[tuple[str, str]]:
-    """(old, new) of each ``CHANGE [COLUMN] [IF EXISTS] old new`` in a statement, in lower case. Double quotes may be
-    around names as around strings: who asks knows which names there are.
+    """(old, new) of each ``CHANGE [COLUMN] [IF EXISTS] old new`` in a statement, in lower case.
+
+    Double quotes may be around names as around strings: who asks knows which names there are.
     """
     words = [word for word in tokens(statement) if not is_blank(word)]
     for n, word in enumerate(words):

@@ -49,7 +49,7 @@ def partition_definition(info: dict[str, Any], definition: dict[str, Any]) -> st
 
 
 def _literal_of(text: str) -> str:
-    """A value of PartitionInfo as a literal for a session without backslash escapes."""
+    """Return a value of PartitionInfo as a literal for a session without backslash escapes."""
     value = string_value(text)
     if value is None:
         return text
@@ -60,9 +60,10 @@ def _literal_of(text: str) -> str:
 
 
 def partition_change(before: Table, after: Table, *, truncates: bool) -> str:
-    """What makes `before`'s partitions `after`'s, as a clause of ALTER TABLE; "" if they are as they were. TiDB has
-    spellings for it that nobody else has (intervals, MERGE FIRST PARTITION). `truncates`: partitions with a new id and
-    their old name are emptied.
+    """Return what makes `before`'s partitions `after`'s, as a clause of ALTER TABLE; "" if they are as they were.
+
+    TiDB has spellings for it that nobody else has (intervals, MERGE FIRST PARTITION). `truncates`: partitions with a
+    new id and their old name are emptied.
     """
     was, is_now = partition_clause(before), partition_clause(after)
     if was == is_now and not truncates:
@@ -88,8 +89,9 @@ def partition_change(before: Table, after: Table, *, truncates: bool) -> str:
 
 
 def rows_of_partitions(table: Table, ids: Container[int]) -> str:
-    """A condition for the rows that lie in these partitions, for a table that has none downstream. Raises ValueError
-    where SQL can't tell.
+    """Return a condition for the rows that lie in these partitions, for a table that has none downstream.
+
+    Raises ValueError where SQL can't tell.
     """
     info: dict[str, Any] = table.partition or {}
     kind, columns = _PARTITION_KINDS.get(int(info.get("type") or 0)), [plain_name(c) for c in info.get("columns") or ()]
@@ -111,7 +113,7 @@ def rows_of_partitions(table: Table, ids: Container[int]) -> str:
 
 
 def _other_values(info: Mapping[str, Any], ids: Container[int]) -> list[str]:
-    """What the LIST partitions beside these have."""
+    """Return what the LIST partitions beside these have."""
     beside = [d for d in info.get("definitions") or () if d["id"] not in ids]
     return [_literal_of(row[0]) for d in beside for row in d.get("in_values") or ()]
 
@@ -135,7 +137,10 @@ def _list_condition(value: str, values: list[str], others: list[str]) -> str:
 
 
 def exchanged_partition(before: Table, after: Table) -> str:
-    """The quoted name of the partition of `after` that an EXCHANGE PARTITION gave another id. Raises ValueError."""
+    """Return the quoted name of the partition of `after` that an EXCHANGE PARTITION gave another id.
+
+    Raises ValueError.
+    """
     old = {d["id"] for d in (before.partition or {}).get("definitions") or ()}
     new = [d for d in (after.partition or {}).get("definitions") or () if d["id"] not in old]
     if len(new) != 1:

@@ -34,7 +34,7 @@ def tokens(statement: str) -> list[str]:
 
 
 def charset_name(charset: str) -> str:
-    """The downstream's character set that holds what TiDB's `charset` does."""
+    """Return the downstream's character set that holds what TiDB's `charset` does."""
     return _CHARSET.get(charset.lower(), charset)
 
 
@@ -55,5 +55,5 @@ def blank_ended_columns(table: Table) -> tuple[str, ...]:
 
 
 def is_blank(word: str) -> bool:
-    """Whether a token is white space or a comment."""
+    """Return whether a token is white space or a comment."""
     return word.isspace() or word.startswith("/*") or (word.startswith("--") and len(word) > 1)

@@ -29,7 +29,7 @@ _LIMIT = re.compile(rb" LIMIT \d+\Z")
 
 
 def delete_head(table: Table) -> bytes:
-    """What a DELETE from `table` begins with."""
+    """Return what a DELETE from `table` begins with."""
     return _delete_head(table.schema_name, table.name)
 
 
@@ -41,8 +41,9 @@ def _delete_head(schema: str, table: str) -> bytes:
 def deletes_by_key(
     table: Table, key: Sequence[Column], arrays: Sequence[pa.Array], *, once: bool
 ) -> Iterator[tuple[int, bytes]]:
-    """(keys, statement) for the rows with these keys, some hundred a statement. `once`: leave out keys
-    that come again.
+    """(keys, statement) for the rows with these keys, some hundred a statement.
+
+    `once`: leave out keys that come again.
     """
     column = key[0]
     listed = len(key) == 1 and (column.kind not in BYTEWISE_KINDS or invalid_utf8_mask(arrays[0]) is None)
@@ -57,7 +58,7 @@ def deletes_by_key(
 
 
 def deletes_by_number(table: Table, column: Column, numbers: Iterable[int]) -> Iterator[tuple[int, bytes]]:
-    """The same for rows with these values of a key that is one whole number."""
+    """Yield the same for rows with these values of a key that is one whole number."""
     for group in _statement_groups([b"%d" % number for number in numbers]):
         yield len(group), b"%s%s IN (%s)" % (delete_head(table), quote_name(column.name).encode(), b",\n".join(group))
 
@@ -76,9 +77,7 @@ def _listed_statements(table: Table, column: Column, terms: list[bytes]) -> Iter
 
 
 def counting_selects(statement: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """(a key, a SELECT that counts its rows) for each row that a DELETE, as made here or by all values,
-    is to remove.
-    """
+    """Yield (key, SELECT that counts its rows) for each row that a DELETE of this module or by all values removes."""
     match = _DELETE_HEAD.match(statement)
     if match is None:
         return

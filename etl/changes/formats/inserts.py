@@ -1,4 +1,4 @@
-"""INSERT statements with the rows' values in them."""
+"""Write INSERT statements with the rows' values."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ _STATEMENT_BYTES = 1 << 20
 
 
 def inserts(table: Table, columns: Sequence[Column], arrays: Sequence[pa.Array]) -> Iterator[tuple[int, bytes]]:
-    """(rows, statement), some hundred rows a statement. `arrays`: values as `literal_column` wants them for these
-    columns; at least one.
+    """(rows, statement), some hundred rows a statement.
+
+    `arrays`: values as `literal_column` wants them for these columns; at least one.
     """
     if not len(arrays[0]):
         return

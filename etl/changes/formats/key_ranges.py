@@ -29,23 +29,25 @@ class KeyColumn:
 
     @classmethod
     def from_column(cls, column: Column) -> Self:
-        """A column of a table."""
+        """Return a column of a table."""
         return cls(column.name, column.kind, column.unsigned)
 
     @property
     def quoted(self) -> str:
-        """The name in SQL."""
+        """Return the name in SQL."""
         return sql_text.quote_name(self.name)
 
     def literal(self, raw: bytes) -> str:
-        """A value as it was printed, in SQL. Raises UnicodeDecodeError for text that isn't utf-8."""
+        """Return a value as it was printed, in SQL. Raises UnicodeDecodeError for text that isn't utf-8."""
         if self.kind in ("int", "year", "decimal"):
             return raw.decode("ascii")
         return sql_text.literal(raw if self.kind == "binary" else raw.decode("utf-8"))
 
 
 def key_columns(table: Table) -> list[KeyColumn]:
-    """The columns in whose order TiDB keeps the rows, as many as ranges can be cut by; none where that can't be."""
+    """Return the columns in whose order TiDB keeps the rows, as many as ranges can be cut by; none where that can't
+    be.
+    """
     if table.handle_kind == "heap":
         return [KeyColumn(ROWID_NAME, "int")]
     if table.handle_column is not None:
@@ -61,7 +63,7 @@ def key_columns(table: Table) -> list[KeyColumn]:
 
 
 def in_range(key: Sequence[KeyColumn], low: Sequence[str] | None, high: Sequence[str] | None) -> str:
-    """The condition `low` <= key < `high` over literals; None: no limit."""
+    """Return the condition `low` <= key < `high` over literals; None: no limit."""
     parts = [_past_bound(key, low, ">") if low else "", _past_bound(key, high, "<") if high else ""]
     return " AND ".join(part for part in parts if part) or "TRUE"
 
@@ -75,8 +77,9 @@ def _past_bound(key: Sequence[KeyColumn], bound: Sequence[str], mark: str) -> st
 
 
 def refined_bounds(bounds: Sequence[int], low: int, high: int, parts: int) -> list[int]:
-    """`bounds` inside of (low, high], each stretch between them cut into `parts` of even width. For keys that are
-    numbers: of how many rows there are nothing is known.
+    """`bounds` inside of (low, high], each stretch between them cut into `parts` of even width.
+
+    For keys that are numbers: of how many rows there are nothing is known.
     """
     edges = [low, *(bound for bound in bounds if low < bound <= high), high + 1]
     found: list[int] = []

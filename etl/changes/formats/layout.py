@@ -1,6 +1,4 @@
-"""What the fields of a LOAD DATA line are: `sluice.etl.changes.formats.load_data` writes such lines, sinks tell the
-server of them.
-"""
+"""Describe the fields of a LOAD DATA line, for `formats.load_data` and the sinks' statements."""
 
 from __future__ import annotations
 
@@ -27,15 +25,18 @@ class LoadLayout:
 
     @property
     def written(self) -> tuple[str, ...]:
-        """The columns that are to be written."""
+        """Return the columns that are to be written."""
         return tuple(name for name in self.columns if name not in self.left_out)
 
     def to_json(self) -> dict[str, Any]:
-        """The first three by name; of the others those that aren't empty. `from_json` is the inverse."""
+        """Return the first three by name; of the others those that aren't empty.
+
+        `from_json` is the inverse.
+        """
         named = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: list(names) for name, names in named.items() if names or name in ("columns", "bits", "hex")}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> LoadLayout:
-        """The inverse of `to_json`."""
+        """Read what `to_json` has written."""
         return cls(**{name: tuple(names) for name, names in document.items()})

@@ -72,8 +72,8 @@ class LoadChunk:
 def format_load(
     table: Table, columns: Mapping[str, pa.Array], rows: int, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[LoadChunk]:
-    """The rows of `columns` (by column name, each `rows` long; types as `sluice.tidb.rows` decodes them) as LOAD DATA
-    chunks of at most `chunk_bytes` unless a single row is larger. Raises UnsupportedColumnError.
+    """Yield the rows of `columns` (by column name, each `rows` long; types as `sluice.tidb.rows` decodes them) as
+    LOAD DATA chunks of at most `chunk_bytes` unless a single row is larger. Raises UnsupportedColumnError.
     """
     for first in range(0, rows, _SLICE_ROWS):
         count = min(_SLICE_ROWS, rows - first)
@@ -89,7 +89,7 @@ def format_load(
 
 
 def _invalid_utf8_rows(table: Table, columns: Mapping[str, pa.Array]) -> pa.BooleanArray | None:
-    """The rows with text that isn't utf-8; None if there are none."""
+    """Return the rows with text that isn't utf-8; None if there are none."""
     found = [
         broken
         for c in table.stored_columns
@@ -134,8 +134,10 @@ def layout_of(table: Table, forms: Mapping[str, str]) -> LoadLayout:
 
 
 def load_statement(target: str, layout: LoadLayout, *, led: bool = False, also: str = "") -> str:
-    """What follows ``LOAD DATA LOCAL INFILE '<name>' ``. `target`: the table's full name, quoted. `led`: the text has a
-    line before its rows. `also`: an assignment to one more column, of what the others have been given.
+    """Return what follows ``LOAD DATA LOCAL INFILE '<name>' ``.
+
+    `target`: the table's full name, quoted. `led`: the text has a line before its rows. `also`: an assignment to one
+    more column, of what the others have been given.
     """
     targets: list[str] = []
     conversions: list[str] = []
@@ -162,8 +164,9 @@ def load_statement(target: str, layout: LoadLayout, *, led: bool = False, also: 
 def replace_statements(
     target: str, layout: LoadLayout, payload: Any, statement_bytes: int = STATEMENT_BYTES
 ) -> Iterator[bytes]:
-    """The same rows as REPLACE statements of about `statement_bytes`, or one row. For a session in which backslashes
-    escape: what a field has escaped is escaped alike in a string.
+    """Yield the same rows as REPLACE statements of about `statement_bytes`, or one row.
+
+    For a session in which backslashes escape: what a field has escaped is escaped alike in a string.
     """
     forms = [
         (b"", b"") if c in layout.bits else (b"x'", b"'") if c in layout.hex else (b"'", b"'") for c in layout.columns
@@ -190,8 +193,9 @@ def replace_statements(
 
 
 def insert_statement(target: str, layout: LoadLayout, payload: Any, *, replaces: bool) -> bytes:
-    """The same rows as one INSERT, or one REPLACE, of a layout in which no field is anything but text. For a session in
-    which backslashes escape.
+    """Return the same rows as one INSERT, or one REPLACE, of a layout in which no field is anything but text.
+
+    For a session in which backslashes escape.
     """
     rows = bytes(payload)[:-1].replace(b"'", b"\\'").replace(b"\t", b"','").replace(b"\n", b"'),\n('")
     # Only where a field begins a quote is followed by one backslash and an N, and that is NULL's.
@@ -205,7 +209,7 @@ def _insert_head(target: str, columns: tuple[str, ...], replaces: bool) -> bytes
 
 
 def _values_without_element(table: Table, columns: Mapping[str, pa.Array]) -> np.ndarray:
-    """How many ENUM values of each row have no element."""
+    """Return how many ENUM values of each row have no element."""
     found = np.zeros(len(next(iter(columns.values()))), np.int64)
     for column in table.stored_columns:
         if column.kind == "enum" and "" not in column.elems:
@@ -247,8 +251,10 @@ def field_of(table: Table, column: Column, array: pa.Array) -> tuple[pa.Array, L
 
 
 def _clamped_text(column: Column, array: pa.Array) -> pa.LargeStringArray:
-    """Numbers as text. The largest of a FLOAT(M,D) or DOUBLE(M,D), 9...9.9...9, is rounded up when it is stored;
-    servers take back only what is below.
+    """Numbers as text.
+
+    The largest of a FLOAT(M,D) or DOUBLE(M,D), 9...9.9...9, is rounded up when it is stored; servers take back only
+    what is below.
     """
     text = number_text(array)
     whole = column.flen - column.decimal

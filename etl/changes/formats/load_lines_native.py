@@ -57,7 +57,7 @@ class LoadLines:
         return replace(self, text=taken.buffers()[2], offsets=offsets)
 
     def chunks(self, chunk_bytes: int = CHUNK_BYTES) -> Iterator[LoadChunk]:
-        """All of them, as `format_load` cuts them."""
+        """Yield all of them, as `format_load` cuts them."""
         offsets, start = self.offsets, 0
         if 0 < offsets[-1] - offsets[0] <= chunk_bytes:
             payload = self.text.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
@@ -72,8 +72,9 @@ class LoadLines:
 
 
 def format_load_native(table: Table, images: NativeImages, rows: Ints) -> LoadLines | None:
-    """The images at some places, in this order; None if they have to be written by `format_load`. Raises
-    UnsupportedColumnError and the row codec's errors.
+    """Return the images at some places, in this order; None if they have to be written by `format_load`.
+
+    Raises UnsupportedColumnError and the row codec's errors.
     """
     if not kernel.IS_COMPILED or not len(rows) or (ways := _column_writers(table)) is None:
         return None
@@ -97,16 +98,17 @@ class SmallLoadLines:
         return len(self.offsets) - 1
 
     def some(self, first: int, end: int) -> bytes:
-        """The text of rows that follow one another."""
+        """Return the text of rows that follow one another."""
         return self.text[self.offsets[first] : self.offsets[end]]
 
 
 def format_small_load_native(
     table: Table, data: Any, cells: bytes, places: bytes, images: NativeImages | None
 ) -> SmallLoadLines | None:
-    """As `format_load_native`: of the images with these `cells` in `data` those at some places (int64). `images`: the
-    same
-    ones, which a table needs that `needs_images`. None, too, for more than a LOAD DATA should have.
+    """As `format_load_native`: of the images with these `cells` in `data` those at some places (int64).
+
+    `images`: the same ones, which a table needs that `needs_images`. None, too, for more than a LOAD DATA should
+    have.
     """
     ways = _column_writers(table)
     if not kernel.IS_COMPILED or ways is None:
@@ -120,7 +122,7 @@ def format_small_load_native(
 
 
 def needs_images(table: Table) -> bool:
-    """Whether some columns are written by way of Arrow."""
+    """Return whether some columns are written by way of Arrow."""
     ways = _column_writers(table)
     return ways is None or bool(ways.given)
 
@@ -128,7 +130,7 @@ def needs_images(table: Table) -> bool:
 def _format_lines(
     table: Table, ways: _ColumnWriters, found: tuple[Any, bytes], places: Any, images: NativeImages | None
 ) -> tuple[LoadLayout, bytes, bytes] | None:
-    """The lines' layout, text and offsets. `found`: data and cells."""
+    """Return the lines' layout, text and offsets. `found`: data and cells."""
     specs = ways.specs
     if ways.given:
         assert images is not None
@@ -191,7 +193,7 @@ def _escaped_text(name: str) -> bytes:
 
 
 def _missing_value(table: Table, column: Column) -> bytes | None:
-    """The field of a row that doesn't hold the column; None where it takes a closer look."""
+    """Return the field of a row that doesn't hold the column; None where it takes a closer look."""
     if column.origin_default is None:
         return None if column.not_null else _NULL
     try:

@@ -19,8 +19,9 @@ BLOCK_BYTES = 4 << 20
 
 
 def result_blocks(connection: Any, statement: str | bytes, read_timeout_s: float) -> Iterator[RowBlock]:
-    """The rows of a query over a `LoginConnection`, about BLOCK_BYTES at a time, never more than come. Whoever doesn't
-    read to the end must close the connection. Raises pymysql's errors, OSError, ProtocolError.
+    """Yield the rows of a query over a `LoginConnection`, about BLOCK_BYTES at a time, never more than come.
+
+    Whoever doesn't read to the end must close the connection. Raises pymysql's errors, OSError, ProtocolError.
     """
     connection._execute_command(COMMAND.COM_QUERY, statement)
     columns = connection._read_packet().read_length_encoded_integer()

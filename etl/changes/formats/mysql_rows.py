@@ -50,7 +50,9 @@ class RowBlock:
     rows: int
 
     def column(self, number: int) -> pa.LargeBinaryArray:
-        """The values of a column, in one pass of Arrow's own copy: the block seen as gap, value, gap, value, ..."""
+        """Return the values of a column, in one pass of Arrow's own copy: the block seen as gap, value, gap, value,
+        ...
+        """
         start, size, null = self.start[number], self.size[number], self.null[number]
         edges = np.empty(2 * self.rows + 1, np.int64)
         edges[:1] = start[:1]
@@ -81,7 +83,7 @@ class RowPackets:
         """What the server said in the place of more rows: the packet, see the protocol's ERR packet."""
 
     def has(self, least_bytes: int) -> bool:
-        """Whether `take` should be called: so many bytes of whole rows are there, or nothing goes on before."""
+        """Return whether `take` should be called: so many bytes of whole rows are there, or nothing goes on before."""
         return self._at >= least_bytes or self.is_over or self._large_next
 
     def feed(self, data: bytes) -> None:
@@ -92,7 +94,7 @@ class RowPackets:
         self._scan()
 
     def take(self) -> RowBlock | None:
-        """The rows that have come whole, None if there are none. Raises ProtocolError."""
+        """Return the rows that have come whole, None if there are none. Raises ProtocolError."""
         if self._begins:
             content = bytes(self._data[: self._at]) + _PADDING
             begins, ends = self._begins, [*(at - 4 for at in self._begins[1:]), self._at]
@@ -124,7 +126,7 @@ class RowPackets:
         self._at = at
 
     def _pop_large_row(self) -> bytes | None:
-        """A row in several packets, if that comes next and is there."""
+        """Return a row in several packets, if that comes next and is there."""
         at, ends, size = 0, [], _MAX_PACKET_BYTES
         while self._large_next and size == _MAX_PACKET_BYTES:
             if at + 4 > len(self._data):
@@ -159,7 +161,7 @@ class RowPackets:
 
 
 def _values(data: npt.NDArray[np.uint8], at: Ints) -> tuple[Ints, Ints, Mask]:
-    """Where the values that begin at `at` are: their first bytes, their sizes, and which are NULL."""
+    """Return where the values that begin at `at` are: their first bytes, their sizes, and which are NULL."""
     first = data[at]
     size = first.astype(np.int64)
     start = at + 1

@@ -1,4 +1,4 @@
-"""SQL that operators give in place of a DDL: taken apart, never changed."""
+"""Split the SQL that operators give in place of a DDL; it is never changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _ROWS_ONLY = {"INSERT", "UPDATE", "DELETE", "REPLACE", "SELECT", "WITH", "SET", 
 
 
 def split_statements(text: str) -> list[str]:
-    """The statements of a text, separated by semicolons outside of quotes and comments. DELIMITER is not understood."""
+    """Return the statements of a text, separated by semicolons outside of quotes and comments.
+
+    DELIMITER is not understood.
+    """
     found: list[str] = []
     words: list[str] = []
     for word in [*_TOKEN.findall(text), ";"]:
@@ -28,8 +31,8 @@ def split_statements(text: str) -> list[str]:
 
 
 def changes_rows_only(statement: str) -> bool:
-    """Whether a statement leaves the transaction open that it runs in; known for the usual ones, False
-    when in doubt.
+    """Return whether a statement leaves the transaction open that it runs in; known for the usual ones, False when in
+    doubt.
     """
     first = next((word for word in _TOKEN.findall(statement) if not _is_blank(word)), "")
     return first.upper() in _ROWS_ONLY

@@ -46,18 +46,19 @@ def quote_text(text: str) -> str:
 
 
 def quote_table(table: Table) -> str:
-    """The table's full name, quoted."""
+    """Return the table's full name, quoted."""
     return f"{quote_name(table.schema_name)}.{quote_name(table.name)}"
 
 
 def columns_text(columns: Sequence[Column]) -> str:
-    """The columns' names, quoted, separated by commas."""
+    """Return the columns' names, quoted, separated by commas."""
     return ", ".join(quote_name(column.name) for column in columns)
 
 
 def literal(value: object) -> str:
-    """None, a bool, int, float, Decimal, str or bytes as a literal. Raises ValueError for what SQL has
-    no literal for.
+    """None, a bool, int, float, Decimal, str or bytes as a literal.
+
+    Raises ValueError for what SQL has no literal for.
     """
     match value:
         case None:
@@ -80,8 +81,9 @@ def literal(value: object) -> str:
 
 
 def fill_placeholders(statement: str, args: Sequence[object]) -> str:
-    """`statement` with a literal in each place ``%s``; what stands in a quoted name is none. Raises ValueError if there
-    are not as many.
+    """`statement` with a literal in each place ``%s``; what stands in a quoted name is none.
+
+    Raises ValueError if there are not as many.
     """
     values = iter(args)
     try:
@@ -94,8 +96,8 @@ def fill_placeholders(statement: str, args: Sequence[object]) -> str:
 
 
 def join(*parts: pa.Array | bytes, separator: bytes = b"", null: bytes | None = None) -> pa.LargeBinaryArray:
-    """The parts (large binary arrays or constants) joined row by row; a null anywhere makes the row null, or reads as
-    `null`.
+    """Return the parts (large binary arrays or constants) joined row by row; a null anywhere makes the row null, or
+    reads as `null`.
     """
     large = [part if isinstance(part, pa.Array) else pa.scalar(part, pa.large_binary()) for part in parts]
     handling = (
@@ -117,7 +119,9 @@ def data_of(array: pa.LargeBinaryArray | pa.LargeStringArray) -> tuple[np.ndarra
 
 def escape_bytes(array: pa.Array, escapes: Sequence[tuple[bytes, bytes]]) -> pa.LargeBinaryArray:
     """`array` (large string or binary) as large binary with each single byte of `escapes` replaced, in that order.
-    Columns without such bytes, nearly all, come back untouched."""
+
+    Columns without such bytes, nearly all, come back untouched.
+    """
     result = array.cast(pa.large_binary())
     _, values = data_of(result)
     if len(values) == 0:
@@ -143,7 +147,9 @@ def hex_column(array: pa.Array) -> pa.LargeBinaryArray:
 
 
 def invalid_utf8_mask(array: pa.Array) -> pa.BooleanArray | None:
-    """Which values of a text column aren't utf-8 (TiDB takes such bytes where it doesn't check); None if all are."""
+    """Return which values of a text column aren't utf-8 (TiDB takes such bytes where it doesn't check); None if all
+    are.
+    """
     raw = array.cast(pa.large_binary())
     try:
         raw.cast(pa.large_string())
@@ -153,7 +159,7 @@ def invalid_utf8_mask(array: pa.Array) -> pa.BooleanArray | None:
 
 
 def display_text(array: pa.Array, at: int) -> Any:
-    """A value for people to read; bytes of text that aren't utf-8 as ``\\xe9``."""
+    """Return a value for people to read; bytes of text that aren't utf-8 as ``\\xe9``."""
     if array.type != pa.large_string():
         return array[at].as_py()
     raw = array.slice(at, 1).cast(pa.large_binary())[0].as_py()
@@ -169,8 +175,10 @@ def _is_invalid_utf8(value: bytes | None) -> bool:
 
 
 def number_text(array: pa.Array) -> pa.LargeStringArray:
-    """Integers and floats as text. It reads back as the same value, but for FLOATs that TiDB itself shows with six
-    digits only (below 1e-15, from 1e15 on): what TiDB's result sets say is what the downstream gets
+    """Integers and floats as text.
+
+    It reads back as the same value, but for FLOATs that TiDB itself shows with six digits only (below 1e-15, from
+    1e15 on): what TiDB's result sets say is what the downstream gets
     (docs/decisions/0066-float-shown-with-six-digits.md).
     """
     if not pa.types.is_float32(array.type):
@@ -231,8 +239,8 @@ def _text_literals(array: pa.Array) -> pa.LargeBinaryArray:
 
 
 def key_conditions(columns: Sequence[Column], arrays: Sequence[pa.Array]) -> pa.LargeBinaryArray:
-    """A condition a row, `(a=1 AND b='x' AND <b's bytes>='x')`: equality as a key of the column sees it, so that the
-    key is used, and of text byte for byte, whatever collation the downstream's column has.
+    """Return a condition a row, `(a=1 AND b='x' AND <b's bytes>='x')`: equality as a key of the column sees it, so
+    that the key is used, and of text byte for byte, whatever collation the downstream's column has.
     """
     parts = []
     for column, array in zip(columns, arrays, strict=True):
@@ -245,8 +253,9 @@ def key_conditions(columns: Sequence[Column], arrays: Sequence[pa.Array]) -> pa.
 def _and_bytewise(
     same: pa.Array, column: Column, array: pa.Array, literals: pa.Array, operator: bytes
 ) -> pa.LargeBinaryArray:
-    """`same`, and the same bytes besides. What isn't utf-8 has no collation: only its bytes are compared, as they are
-    stored.
+    """`same`, and the same bytes besides.
+
+    What isn't utf-8 has no collation: only its bytes are compared, as they are stored.
     """
     both = join(same, b" AND " + bytes_of(column) + operator, literals)
     if (broken := invalid_utf8_mask(array)) is None:
@@ -257,14 +266,15 @@ def _and_bytewise(
 
 
 def bytes_of(column: Column) -> bytes:
-    """An expression for what a column of text holds, as the bytes of its utf-8."""
+    """Return an expression for what a column of text holds, as the bytes of its utf-8."""
     return b"CAST(CONVERT(" + quote_name(column.name).encode() + b" USING utf8mb4) AS BINARY)"
 
 
 def row_conditions(columns: Sequence[Column], arrays: Sequence[pa.Array]) -> pa.LargeBinaryArray:
-    """A condition a row that is true for rows with exactly these values, NULLs included. Text is compared byte for byte
-    on top of its collation: without a key, 'a' and 'A' are different rows. DOUBLE and FLOAT are compared as the number.
-    Long values are compared by their SHA-256, so that the statement stays short.
+    """Return a condition a row that is true for rows with exactly these values, NULLs included.
+
+    Text is compared byte for byte on top of its collation: without a key, 'a' and 'A' are different rows. DOUBLE and
+    FLOAT are compared as the number. Long values are compared by their SHA-256, so that the statement stays short.
     """
     parts = []
     for column, array in zip(columns, arrays, strict=True):

@@ -84,7 +84,7 @@ def zone_dependent_columns(table: Table) -> list[str]:
 
 
 def without_generated(table: Table) -> Table:
-    """All STORED generated columns as plain ones."""
+    """Return all STORED generated columns as plain ones."""
     return _with_columns(table, lambda c: _plain_column(c) if c.generated_stored else c)
 
 
@@ -121,8 +121,8 @@ def without_partitions(table: Table) -> Table:
 
 
 def widened_strings(table: Table) -> Table:
-    """The longer VARCHARs and VARBINARYs that are in no index as TEXT and BLOB, for servers that limit the sum of all
-    columns' lengths (65,535 bytes; TiDB has no such limit). What they hold and how it compares is the same.
+    """Return the longer VARCHARs and VARBINARYs that are in no index as TEXT and BLOB, for servers that limit the sum
+    of all columns' lengths (65,535 bytes; TiDB has no such limit). What they hold and how it compares is the same.
     """
     return _as_long_types(table, column_types.VARYING, _WIDE_COLUMN_BYTES)
 
@@ -147,9 +147,8 @@ FALLBACKS: tuple[Fallback, ...] = (
 
 
 def fallbacks(table: Table) -> Iterator[Fallback]:
-    """What to make of a table: first nothing but `with_server_computed`, then each other form, at last one more after
-    the other.
-    Those that would change nothing are left out.
+    """Yield what to make of a table: first nothing but `with_server_computed`, then each other form, at last one more
+    after the other. Those that would change nothing are left out.
     """
     seen: list[Table] = []
     for form in (
@@ -167,7 +166,7 @@ def _composed(first: Fallback, then: Fallback) -> Fallback:
 
 
 def describe_fallback(table: Table, form: Table) -> list[str]:
-    """What of a table is other in one of its forms, one sentence each."""
+    """Return what of a table is other in one of its forms, one sentence each."""
     found = []
     kept = {column.id: column for column in form.columns}
     longer = []
@@ -206,7 +205,7 @@ def as_stored_downstream(column: Column, data_type: str, *, generated: bool) -> 
 
 
 def as_bytes(column: Column) -> Column:
-    """A column of text as one of bytes that holds the same."""
+    """Return a column of text as one of bytes that holds the same."""
     flen = column.flen * 4 if column.tp in _STRING_TYPES else column.flen
     return replace(
         column,
@@ -218,12 +217,12 @@ def as_bytes(column: Column) -> Column:
 
 
 def holds_bytes(column: Column, data_type: str) -> bool:
-    """Whether the downstream holds a column of text as bytes."""
+    """Return whether the downstream holds a column of text as bytes."""
     return data_type in _BYTE_TYPES and column.kind == "text"
 
 
 def is_longer(column: Column, data_type: str) -> bool:
-    """Whether the downstream holds a shorter string column as TEXT or BLOB."""
+    """Return whether the downstream holds a shorter string column as TEXT or BLOB."""
     return data_type in _LONG_TYPES and column.tp in _STRING_TYPES
 
 
@@ -236,7 +235,7 @@ def _plain_column(column: Column) -> Column:
 
 
 def _is_portable(column: Column, by_name: dict[str, Column]) -> bool:
-    """Whether every server computes the same for a generated column."""
+    """Return whether every server computes the same for a generated column."""
     text, at = column.generated, 0
     while at < len(text):
         match = _EXPRESSION.match(text, at)

@@ -1,8 +1,13 @@
-"""Landed windows become steps. Runs in Spark's workers."""
+"""Turn landed windows into steps, in Spark's workers."""
 
-from sluice.etl.changes.planning._options import PrepareOptions
 from sluice.etl.changes.planning._partition_moves import PartitionMove, move_of, relocate, surviving_changes
-from sluice.etl.changes.planning._payloads import BatchPayload, InFlightPayload, RecountRange, WindowPayload
+from sluice.etl.changes.planning._payloads import (
+    BatchPayload,
+    InFlightPayload,
+    PrepareOptions,
+    RecountRange,
+    WindowPayload,
+)
 from sluice.etl.changes.planning._windows import prepare, prepare_steps
 from sluice.tidb.partitions import PartitionError, partition_ids, partition_of
 

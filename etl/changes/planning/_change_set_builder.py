@@ -1,4 +1,4 @@
-"""The changes between two barriers, gathered from one or more windows, become a segment and its steps."""
+"""Gather the changes between two barriers into a change set, and plan its steps."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from sluice.etl.changes.planning._options import PrepareOptions
 from sluice.etl.changes.planning._partition_moves import PartitionMove, surviving_changes
-from sluice.etl.changes.planning._payloads import BatchPayload
+from sluice.etl.changes.planning._payloads import BatchPayload, PrepareOptions
 from sluice.etl.changes.planning._schema_cursor import SchemaCursor
 from sluice.etl.changes.planning._transaction_splits import split_points
 from sluice.etl.changes.steps import ChangeError, CommitDetail, Step
@@ -31,10 +30,10 @@ class ChangeSetBuilder:
     def __init__(
         self, schemas: SchemaCursor, options: PrepareOptions, batch: BatchPayload, timings: StageTimings
     ) -> None:
-        """`options`: with all that is left out of this batch."""
+        """`options`: with all that is excluded from this batch."""
         safe, replayed = batch.safe, batch.flight is not None
         self._schemas = schemas
-        # In safe mode, and for a flight that is written again, one session does it all, whatever the sink has.
+        # In safe mode, and for an in-flight batch that is written again, one session writes all, whatever the sink has.
         self._planner = planner_for("net" if safe or replayed else options.shape)
         # Elsewhere a commit step isn't all that ends a transaction.
         self._cut_tables = batch.cut_tables if self._planner is planner_for("net") else None
@@ -62,7 +61,7 @@ class ChangeSetBuilder:
             self._loose |= self._schemas.dropping
 
     def warn(self, text: str) -> None:
-        """Have the next commit step say so."""
+        """Add a warning to the next commit step."""
         self._warnings.append(text)
 
     def _without_ignored(self, changes: pa.Table) -> pa.Table:
@@ -78,12 +77,12 @@ class ChangeSetBuilder:
 
     @property
     def loads_rows(self) -> bool:
-        """Whether the sink writes rows into tables; others are told what happened."""
+        """Return whether the sink writes rows into tables; others are told what happened."""
         return self._planner in (planner_for("net"), planner_for("groups"))
 
     def attach_surviving_rows(self, ddl: Step, move: PartitionMove, changes: Iterable[pa.Table]) -> Step:
-        """The step of a DDL that drops partitions, with the rows that stay; `changes`: what came before
-        it, in order.
+        """Return the step of a DDL that drops partitions, with the rows that stay; `changes`: what came before it, in
+        order.
         """
         try:
             kept = surviving_changes(changes, move).combine_chunks()
@@ -106,15 +105,16 @@ class ChangeSetBuilder:
         return with_surviving_rows(ddl, changes_kept.loads())
 
     def flush(self, commit_ts: int, *, barrier: int = 1) -> Iterator[Step]:
-        """The shape's steps of what was added, then a commit; nothing without changes. `barrier`: how far behind it the
-        next segment begins.
+        """Yield the shape's steps of what was added, then a commit; nothing without changes.
+
+        `barrier`: how far behind it the next segment begins.
         """
         after_ts, self._after_ts = self._after_ts, commit_ts + barrier
         if self._pieces or self._reverted:
             yield from self._flush(after_ts, commit_ts, None)
 
     def finish(self, commit_ts: int, schema_version: int) -> Iterator[Step]:
-        """The last steps, with a commit at any rate; `schema_version`: then."""
+        """Yield the last steps, with a commit at any rate; `schema_version`: then."""
         yield from self._flush(self._after_ts, commit_ts, schema_version)
 
     def _flush(self, after_ts: int, commit_ts: int, schema_version: int | None) -> Iterator[Step]:
@@ -127,7 +127,7 @@ class ChangeSetBuilder:
         self._loose = set()
 
     def _split(self) -> list[pa.Table]:
-        """What was added, in one piece, or in several that are to be committed one by one."""
+        """Return what was added, in one piece, or in several that are to be committed one by one."""
         table = pa.concat_tables(self._pieces or [PART_SCHEMA.empty_table()]).combine_chunks()
         self._pieces = []
         if self._cut_tables is None:
@@ -198,7 +198,9 @@ class ChangeSetBuilder:
             self._counts[name] = (before[0] + inserts, before[1] + updates, before[2] + deletes)
 
     def _reverted_by_table(self) -> dict[int, pa.Table]:
-        """What is to be taken back. Of some tables it was in one transaction with the checkpoint, see
+        """Return what is to be taken back.
+
+        Of some tables it was in one transaction with the checkpoint, see
         `sluice.etl.changes.write_plans.conflict_groups`, so it was never written.
         """
         pieces, self._reverted = self._reverted, []
@@ -218,8 +220,8 @@ class ChangeSetBuilder:
 def _places_by_table(
     ids: np.ndarray, commit_ts: np.ndarray, kinds: np.ndarray
 ) -> Iterator[tuple[int, np.ndarray, int, int, int, int]]:
-    """Each table id with the places, ascending, at which it stands in `ids`, the commit timestamp of the first one, and
-    how many there are of each kind.
+    """Yield each table id with the places, ascending, at which it stands in `ids`, the commit timestamp of the first
+    one, and how many there are of each kind.
     """
     order = np.argsort(ids, kind="stable")
     in_order = ids[order]

@@ -1,5 +1,6 @@
-"""What filters and routes make of tables. It is remembered: batch after batch has rows of the same tables, of which
-there may be thousands.
+"""Resolve where tables go by filters and routes, and cache it.
+
+Batch after batch has rows of the same tables, of which there may be thousands.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from sluice.tidb.schema import Table
 
 _MAX_CACHED_RULES = 4
 _MAX_CACHED_TABLES = 100_000
-"""Of those that are remembered for the same rules."""
+"""Tables cached for the same rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,39 +21,39 @@ class Destination:
     """Where the changes of a table go."""
 
     table: Table
-    """Under the name that it has downstream."""
+    """The table under its downstream name."""
     name: str
-    """The full name that it has upstream."""
+    """The full upstream name."""
     source: str = ""
-    """The same where its rows are merged with those of others downstream."""
+    """The upstream name, if rows are merged with those of other tables downstream; else ""."""
     is_wanted: bool = True
-    """Whether they go anywhere."""
+    """Whether the changes go anywhere."""
     refusal: str = ""
-    """Why they can't."""
+    """Why the changes can't go there."""
     ignored_kinds: frozenset[int] = frozenset()
-    """Kinds of its row changes that are left out."""
+    """Kinds of row changes that are excluded."""
     may_keep_rows: bool = False
     """Whether its rows may stay downstream when a statement removes them upstream."""
 
 
 class Destinations:
-    """Of tables, by filters and routes that stay the same."""
+    """The destinations of tables by fixed filters and routes."""
 
     def __init__(self, filters: Filter, routes: Routes) -> None:
         self._filters, self._routes = filters, routes
         self._known: dict[int, tuple[Table, Destination]] = {}
 
-    def of(self, table: Table) -> Destination:
+    def for_table(self, table: Table) -> Destination:
         known = self._known.get(table.id)
         if known is not None and known[0] is table:
             return known[1]
         if known is None and len(self._known) >= _MAX_CACHED_TABLES:
             self._known.clear()
-        found = self._made(table)
+        found = self._resolve(table)
         self._known[table.id] = table, found
         return found
 
-    def _made(self, table: Table) -> Destination:
+    def _resolve(self, table: Table) -> Destination:
         names = table.schema_name, table.name
         if not table.is_base_table or not self._filters.wants_table(*names):
             return Destination(table, table.full_name, is_wanted=False)
@@ -71,4 +72,4 @@ class Destinations:
 
 
 destinations = functools.lru_cache(maxsize=_MAX_CACHED_RULES)(Destinations)
-"""Those that were asked before about the same rules."""
+"""Return the cached destinations of the same rules."""

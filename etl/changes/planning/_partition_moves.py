@@ -1,4 +1,4 @@
-"""Row changes around DDL that moves rows: partitions dropped, truncated or exchanged, tables (un)partitioned.
+"""Relocate row changes around DDL that moves rows: partitions dropped, truncated or exchanged, tables (un)partitioned.
 
 TiDB changes definitions in steps, and lets sessions be one schema version behind. So some changes behind such a DDL, by
 their `schema_version`, were made by the definition before it. (In the relay log that is the version of the definition
@@ -39,7 +39,7 @@ Images = tuple[Row | None, Row | None]
 
 @dataclass(frozen=True, slots=True)
 class PartitionMove:
-    """Where changes by the definition before a DDL belong after it."""
+    """The new places of changes that were made by the definition before a DDL."""
 
     version: int
     """The first schema version that goes by the new definition."""
@@ -62,17 +62,17 @@ class PartitionMove:
 
     @property
     def counted_through(self) -> int:
-        """The commit timestamp up to which statements planned before count: then all of them are over."""
+        """Return the commit timestamp up to which statements planned before count: then all of them are over."""
         return self.finished_ts + LONGEST_STATEMENT if self.finished_ts else 0
 
     @property
     def drops(self) -> bool:
-        """Whether partitions are gone with their rows."""
+        """Return whether partitions are gone with their rows."""
         return None in self.partitions.values()
 
 
 def move_of(past: FinishedRowMove) -> PartitionMove | None:
-    """Where a DDL moves rows; None if nowhere."""
+    """Return how a DDL moves rows; None if it moves none."""
     kind, after = past.type, past.effect.tables
     before = {i: table for i, table in past.before.items() if table is not None}
     if kind not in MOVES_ROWS or not before:
@@ -115,8 +115,9 @@ def move_of(past: FinishedRowMove) -> PartitionMove | None:
 
 
 def relocate(changes: pa.Table, moves: Iterable[PartitionMove]) -> pa.Table:
-    """`changes` (PART_SCHEMA) that lie behind the DDL of `moves` (in order), as what they mean after it. Raises
-    PartitionError.
+    """`changes` (PART_SCHEMA) that lie behind the DDL of `moves` (in order), as what they mean after it.
+
+    Raises PartitionError.
     """
     for move in moves:
         if not changes.num_rows:
@@ -213,7 +214,7 @@ def _partition(move: PartitionMove, image: Row | None) -> int | None:
 
 
 def _split_change(row: Row, images: Images, targets: Sequence[int | None], table: Table) -> list[Row]:
-    """A change whose old and new image belong to these tables (None: to none) as changes of one table each."""
+    """Return a change whose old and new image belong to these tables (None: to none) as changes of one table each."""
     there = [target for image, target in zip(images, targets, strict=True) if image is not None]
     if all(target == there[0] for target in there):
         return [] if there[0] is None else [{**row, "table_id": there[0]}]
@@ -227,7 +228,7 @@ def _split_change(row: Row, images: Images, targets: Sequence[int | None], table
 
 
 def _images(table: Table, rows: Sequence[Row]) -> list[Images]:
-    """The old and the new image of each change."""
+    """Return the old and the new image of each change."""
     images: list[Images] = [(None, None)] * len(rows)
     for kind in (INSERT, UPDATE, DELETE):
         places = [i for i, row in enumerate(rows) if row["kind"] == kind]

@@ -1,5 +1,7 @@
-"""What `prepare` is told of windows: made on the driver, sent to a worker as JSON, read there. These classes know its
-keys; the parts that a window record has too are `sluice.etl.changes.recorded_schema`'s and `relay.Part`'s.
+"""Describe windows for `prepare`: made on the driver, sent to a worker as JSON, read there.
+
+These classes know the keys. The parts that a window record has too are `sluice.etl.changes.recorded_schema`'s and
+`relay.Part`'s.
 """
 
 from __future__ import annotations
@@ -9,11 +11,31 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sluice.etl.changes.recorded_schema import RecordedSchema
+from sluice.etl.changes.rules import Filter, Routes
 from sluice.relay import REPLACE, SKIP, Override, Part, RecordEncoder, WindowRecord, read_records
 from sluice.tidb.ddl_actions import REMOVES_PARTITIONS
 from sluice.tidb.ddl_schema_versions import LONGEST_STATEMENT
 
 Parts = tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareOptions:
+    """Settings for every window of a run. They travel to Spark's workers: no secrets."""
+
+    shape: str = "net"
+    """The write planner of the sink, see `sluice.etl.changes.write_plans`."""
+    workers: int = 1
+    """Sessions that write in parallel, for the planner `groups`."""
+    time_zone: str = "UTC"
+    """The zone in which `file_binlog` and `kafka_binlog` write TIMESTAMPs."""
+    filters: Filter = field(default_factory=Filter)
+    routes: Routes = field(default_factory=Routes)
+    ignored_ts: frozenset[int] = frozenset()
+    """Commit timestamps of transactions and DDL that don't go downstream. The schema is kept up to date all the same.
+    """
+    without_rows: frozenset[int] = frozenset()
+    """Ids of tables of which no row changes go downstream; DDL about them does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +95,7 @@ class WindowPayload:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> WindowPayload:
-        """The inverse of `to_json`."""
+        """Read what `to_json` has written."""
         return cls(
             document["lo"],
             document["hi"],
@@ -95,7 +117,7 @@ class InFlightPayload:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> InFlightPayload:
-        """The inverse of `to_json`."""
+        """Read what `to_json` has written."""
         return cls(document["until"], frozenset(document["left_out"]))
 
 
@@ -112,7 +134,7 @@ class RecountRange:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> RecountRange:
-        """The inverse of `to_json`."""
+        """Read what `to_json` has written."""
         return cls(document["job_id"], document["after_ts"], _parts_from_json(document["parts"]))
 
 
@@ -124,45 +146,43 @@ class BatchPayload:
     safe: bool = False
     """Prepared for safe mode."""
     flight: InFlightPayload | None = None
-    """A flight that was broken off and is written again."""
+    """An in-flight batch that was interrupted and is written again."""
     skipped: frozenset[int] = frozenset()
-    """Commit timestamps that operators leave out, beside PrepareOptions.ignored_ts."""
+    """Commit timestamps that operators skip, beside PrepareOptions.ignored_ts."""
     replaced: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """Statements that operators have executed in place of a DDL, by its commit_ts."""
     behind: Mapping[int, tuple[Parts, ...]] = field(default_factory=dict)
     """For DDL inside that drops partitions, by commit_ts, the parts of each window before the first one since it began,
-    see `WindowPayload.began_before`."""
+    see `WindowPayload.ddl_started_before`."""
     counted_before: tuple[RecountRange, ...] = ()
-    """See `WindowPayload.counting_from`; for the first window."""
+    """See `WindowPayload.recount_from`; for the first window."""
     mended: frozenset[int] = frozenset()
     """Ids of tables of which rows may be missing downstream, until a job has brought them."""
     rows: int | None = None
-    """How many changes of the last window count, from the first on; None: all."""
+    """The number of changes of the last window to prepare, from the first on; None: all."""
     cut_tables: int | None = None
-    """Where changes are spread over very many tables, about so many are in one downstream transaction; None: there is
-    no cut.
-    """
+    """The number of tables in one downstream transaction, where changes are spread over very many; None: no limit."""
 
     @classmethod
     def from_windows(
         cls, windows: Iterable[WindowRecord], after_ts: int | None = None, until_ts: int | None = None
     ) -> BatchPayload:
-        """See `WindowPayload.of`."""
+        """Build from records, see `WindowPayload.from_window`."""
         return cls(tuple(WindowPayload.from_window(window, after_ts, until_ts) for window in windows))
 
     @property
     def after_ts(self) -> int:
-        """Where it begins."""
+        """Return the commit_ts behind which the batch begins."""
         return self.windows[0].after_ts if self.windows else 0
 
     @property
     def bytes(self) -> int:
-        """How much is read to prepare it, as it lies in the relay log."""
+        """Return the bytes of the parts that preparing reads from the relay log."""
         return sum(part.bytes for part in self._read())
 
     @property
     def changes(self) -> int:
-        """How many row changes are read to prepare it."""
+        """Return the number of row changes that preparing reads."""
         return sum(part.rows for part in self._read())
 
     def _read(self) -> Iterator[Part]:
@@ -183,7 +203,7 @@ class BatchPayload:
         )
 
     def written_of(self, ignored: Iterable[int]) -> frozenset[int]:
-        """Which of these transactions the flight may have written, as they weren't ignored then."""
+        """Return those of these transactions that the in-flight batch may have written, before they were ignored."""
         if self.flight is None:
             return frozenset()
         return frozenset(ts for ts in ignored if ts <= self.flight.until) - self.flight.left_out
@@ -206,7 +226,7 @@ class BatchPayload:
         }
 
     def to_text(self) -> str:
-        """The JSON for a worker, which tells of each distinct table once."""
+        """Return the JSON for a worker, which tells of each distinct table once."""
         document = self.to_json()
         schemas = RecordEncoder()
         for window in document["windows"]:
@@ -215,7 +235,7 @@ class BatchPayload:
 
     @classmethod
     def from_text(cls, text: str) -> BatchPayload:
-        """The inverse of `to_text`."""
+        """Return the inverse of `to_text`."""
         schemas, document = read_records(text)
         for window, schema in zip(document["windows"], schemas, strict=True):
             window["schema"] = schema
@@ -223,7 +243,7 @@ class BatchPayload:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> BatchPayload:
-        """The inverse of `to_json`."""
+        """Read what `to_json` has written."""
         return cls(
             tuple(WindowPayload.from_json(window) for window in document["windows"]),
             document["safe"],

@@ -1,6 +1,4 @@
-"""The tables that row changes belong to, as they are at each place in the stream, under the names they have
-downstream.
-"""
+"""Follow the tables of row changes through the stream, under their downstream names."""
 
 from __future__ import annotations
 
@@ -10,8 +8,8 @@ from dataclasses import replace
 import pyarrow as pa
 
 from sluice.etl.changes.planning._destinations import Destination, destinations
-from sluice.etl.changes.planning._options import PrepareOptions
 from sluice.etl.changes.planning._partition_moves import PartitionMove, move_of, relocate
+from sluice.etl.changes.planning._payloads import PrepareOptions
 from sluice.etl.changes.recorded_schema import RecordedSchema
 from sluice.etl.changes.rules import Filter, ScopeResult, is_internal_table, scope_ddl, skip_reason
 from sluice.etl.changes.steps import ChangeError, DropUniqueness, Step
@@ -45,32 +43,32 @@ class SchemaCursor:
             self._tables.pop(table_id, None)
             return
         self._tables[table_id] = table
-        destination = self._destinations.of(table)
+        destination = self._destinations.for_table(table)
         wanted = destination.is_wanted and table_id not in self._without_rows and not is_internal_table(table_id)
         (self._unwanted.discard if wanted else self._unwanted.add)(table_id)
         if wanted and not destination.refusal and table_id not in self._relaxed:
             self._routed[table_id] = destination
 
-    def enter(self, schema: RecordedSchema) -> None:
-        """Go on into a window."""
+    def enter_window(self, schema: RecordedSchema) -> None:
+        """Move on into a window."""
         for table_id, table in schema.tables.items():
             self._put(table_id, table)
         self._truncated.update(schema.truncated_tables)
         for past in schema.moved:
-            self._note(move_of(past))
+            self._record_move(move_of(past))
         self.dropping = {table_id for table_id, indexes in schema.relaxed.items() if not indexes}
         for table_id, indexes in schema.relaxed.items():
             # Ids are never used again.
             self._relaxed[table_id] = self._relaxed.get(table_id, frozenset()).union(indexes)
             self._routed.pop(table_id, None)
 
-    def _note(self, move: PartitionMove | None) -> PartitionMove | None:
+    def _record_move(self, move: PartitionMove | None) -> PartitionMove | None:
         if move is not None and move.last_version not in self._moves:
             self._moves[move.last_version] = move
         return move
 
     def count(self, job_id: int, changes: pa.Table) -> None:
-        """Changes before those to be applied, and behind a DDL."""
+        """Count rows of `changes` that are behind a DDL and before those to be applied."""
         relocate(changes, [move for move in self._moves.values() if move.job_id == job_id])
 
     def relocate(self, changes: pa.Table) -> pa.Table:
@@ -90,33 +88,33 @@ class SchemaCursor:
         for table_id in self._relaxed.keys() if changed is None else self._relaxed.keys() & set(changed):
             found = self.find(table_id, commit_ts) if table_id in self._tables else None
             if found is not None and not found.source:
-                relaxed = DropUniqueness.of(self._tables[table_id], self._relaxed[table_id])
+                relaxed = DropUniqueness.from_table(self._tables[table_id], self._relaxed[table_id])
                 if relaxed.indexes:
                     yield Step(relaxed, commit_ts, found.table.schema_name, found.table.name)
 
     def scope(self, ddl: DdlJob) -> ScopeResult | None:
-        """What of a DDL goes downstream; None if nothing does and no replicated table is touched, so that it is no
-        barrier. Raises ScopeError.
+        """Return what of a DDL goes downstream; None if nothing does and no replicated table is touched, so that it
+        is no barrier. Raises ScopeError.
         """
-        scoped = scope_ddl(ddl, self._known(ddl), self._filters, self._routes)
+        scoped = scope_ddl(ddl, self._known_table(ddl), self._filters, self._routes)
         runs = scoped.ddl is not None and skip_reason(ddl, _PASS_ALL) is None
         return scoped if runs or scoped.touches else None
 
-    def apply(self, ddl: DdlJob) -> PartitionMove | None:
+    def apply_ddl(self, ddl: DdlJob) -> PartitionMove | None:
         """Go on behind a DDL; what it moves, if it moves rows."""
-        move = self._note(move_of(ddl.past_move(self._known(ddl))))
+        move = self._record_move(move_of(ddl.past_move(self._known_table(ddl))))
         for table_id, table in ddl.effect.tables.items():
             if table is None and ddl.type == Action.TRUNCATE_TABLE:
                 self._truncated.add(table_id)
             self._put(table_id, table)
         return move
 
-    def _known(self, ddl: DdlJob) -> dict[int, Table]:
-        """The tables that a DDL changes as they are now."""
+    def _known_table(self, ddl: DdlJob) -> dict[int, Table]:
+        """Return the tables that a DDL changes as they are now."""
         return {i: self._tables[i] for i in ddl.effect.tables if i in self._tables}
 
     def find(self, table_id: int, commit_ts: int) -> Destination | None:
-        """Where a change belongs; None if it is to be dropped. Raises ChangeError."""
+        """Return where a change belongs; None if it is to be dropped. Raises ChangeError."""
         found = self._routed.get(table_id)
         if found is not None:
             return found
@@ -130,7 +128,7 @@ class SchemaCursor:
                 f"commit_ts {commit_ts} changes table id {table_id}, which the relay log doesn't describe; land the"
                 f" window again, or leave the transaction out: `sluice txn skip {commit_ts}`"
             )
-        found = self._destinations.of(table)
+        found = self._destinations.for_table(table)
         if found.refusal:
             raise ChangeError(f"row changes at commit_ts {commit_ts}: {found.refusal}")
         given_up = self._relaxed.get(table_id)

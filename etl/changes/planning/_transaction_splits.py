@@ -1,4 +1,4 @@
-"""Where changes of very many tables are cut, so that each downstream transaction touches few of them.
+"""Split changes of very many tables, so that each downstream transaction touches few of them.
 
 For each statement MariaDB goes through all tables that its transaction has touched, and changes that are spread over
 many tables are nearly a statement each, however many of them go together. Between two upstream transactions nothing is
@@ -10,13 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 _DOUBLE_COST_TABLES = 2_000
-"""With so many tables in its transaction a statement costs about twice what it costs alone."""
+"""Tables in a transaction at which a statement costs about twice what it costs alone."""
 
 
 def split_points(table_ids: np.ndarray, commit_ts: np.ndarray, most: int) -> list[int]:
-    """The places at which changes, ascending by commit timestamp, are cut: ascending, and each the first of an upstream
-    transaction, so that what lies between two has `most` tables at most, or is one transaction. None where it wouldn't
-    pay.
+    """Return the places at which changes, ascending by commit timestamp, are cut: ascending, and each the first of an
+    upstream transaction, so that what lies between two has `most` tables at most, or is one transaction. None where
+    it wouldn't pay.
     """
     rows, tables = len(table_ids), len(np.unique(table_ids))
     statements = min(rows, 2 * tables)  # that all of them together take: a table's deletes and its loads

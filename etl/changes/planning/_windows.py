@@ -1,4 +1,4 @@
-"""Landed windows become steps for the downstream: decoded, reduced to net effects, ready to be sent.
+"""Turn landed windows into steps for the downstream: decoded, reduced to net effects, ready to send.
 
 `prepare` is a pure function of the relay's content and runs where Spark puts it. It knows no downstream and no
 credentials.
@@ -15,9 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.etl.changes.planning._change_set_builder import ChangeSetBuilder
-from sluice.etl.changes.planning._options import PrepareOptions
 from sluice.etl.changes.planning._partition_moves import PartitionMove
-from sluice.etl.changes.planning._payloads import BatchPayload
+from sluice.etl.changes.planning._payloads import BatchPayload, PrepareOptions
 from sluice.etl.changes.planning._schema_cursor import SchemaCursor
 from sluice.etl.changes.rules import ScopeError, ScopeResult
 from sluice.etl.changes.steps import ScopedDdl, Step, to_batches
@@ -27,7 +26,8 @@ from sluice.tidb.ddl_job import DdlJob
 
 
 def prepare(relay_url: str, batch: BatchPayload, options: PrepareOptions) -> Iterator[pa.RecordBatch]:
-    """The steps that take a downstream from the first window's `after_ts` to the last one's `hi`, in STEP_SCHEMA.
+    """Yield the steps that take a downstream from the first window's `after_ts` to the last one's `hi`, in
+    STEP_SCHEMA.
 
     Raises ChangeError, relay and row codec errors; all name what they are about.
     """
@@ -35,7 +35,7 @@ def prepare(relay_url: str, batch: BatchPayload, options: PrepareOptions) -> Ite
 
 
 def prepare_steps(relay_url: str, batch: BatchPayload, options: PrepareOptions) -> Iterator[Step]:
-    """The same as `prepare`, step by step."""
+    """Yield the same as `prepare`, step by step."""
     if batch.windows:
         options = replace(options, ignored_ts=options.ignored_ts | batch.skipped)
         yield from _WindowPreparation(relay_url, batch, options).steps()
@@ -50,7 +50,7 @@ class _WindowPreparation:
         self._schemas = SchemaCursor(options)
         self._builder = ChangeSetBuilder(self._schemas, options, batch, self._timings)
         self._done = 0
-        """Through which commit timestamp changes of the window have been added."""
+        """The commit_ts through which changes of the window have been added."""
 
     def steps(self) -> Iterator[Step]:
         for number in range(len(self._batch.windows)):
@@ -63,9 +63,9 @@ class _WindowPreparation:
         self._done = window.after_ts
         changes = self._read(number)
         if window.schema.relaxed and self._builder.loads_rows:
-            # What came before is told apart by the keys that hold there still.
+            # The changes before this window rely on the keys that are still enforced there.
             yield from self._builder.flush(self._done, barrier=0)
-        self._schemas.enter(window.schema)
+        self._schemas.enter_window(window.schema)
         for counted in self._batch.counted_before if number == 0 else ():
             before = _changes_between(read_parts(self._relay_url, counted.parts), counted.after_ts, self._done)
             self._schemas.count(counted.job_id, before)
@@ -75,7 +75,7 @@ class _WindowPreparation:
             if ddl.commit_ts > window.after_ts:
                 yield from self._apply_ddl(ddl, changes)
             else:
-                self._schemas.apply(ddl)
+                self._schemas.apply_ddl(ddl)
                 self._schemas.count(ddl.job_id, _changes_between(changes, ddl.commit_ts, window.after_ts))
         self._add(changes, window.hi)
 
@@ -90,7 +90,7 @@ class _WindowPreparation:
         self._builder.add(self._schemas.relocate(_changes_between(changes, self._done, through)))
 
     def _apply_ddl(self, ddl: DdlJob, changes: pa.Table) -> Iterator[Step]:
-        """What comes before a DDL, and the DDL, if it is a barrier."""
+        """Yield the steps before a DDL, and that of the DDL if it is a barrier."""
         try:
             scoped = self._scope(ddl)
         except ScopeError:
@@ -98,11 +98,11 @@ class _WindowPreparation:
             yield from self._builder.flush(ddl.commit_ts - 1)
             raise
         if scoped is None:
-            self._schemas.apply(ddl)
+            self._schemas.apply_ddl(ddl)
             return
         self._add(changes, ddl.commit_ts)
         yield from self._builder.flush(ddl.commit_ts - 1)
-        move = self._schemas.apply(ddl)
+        move = self._schemas.apply_ddl(ddl)
         if ddl.commit_ts in self._ignored:
             self._builder.warn(f"ignored as asked: the DDL at commit_ts {ddl.commit_ts}: {ddl.query[:500]}")
         elif scoped.ddl is not None:
@@ -114,12 +114,12 @@ class _WindowPreparation:
         self._done = ddl.commit_ts
 
     def _scope(self, ddl: DdlJob) -> ScopeResult | None:
-        """What of a DDL is a barrier, and is executed; see `SchemaCursor.scope`."""
+        """Return the part of a DDL that is a barrier and is executed; see `SchemaCursor.scope`."""
         if ddl.commit_ts in self._ignored:  # nothing about it can be wrong
             return ScopeResult(None, touches=True)
         replaced_by = self._batch.replaced.get(ddl.commit_ts)
-        if replaced_by is not None:  # the operator knows better than filters and routes
-            return ScopeResult(ScopedDdl.of(ddl, replaced_by=replaced_by), touches=True)
+        if replaced_by is not None:  # an operator's statements override filters and routes
+            return ScopeResult(ScopedDdl.from_job(ddl, replaced_by=replaced_by), touches=True)
         return self._schemas.scope(ddl)
 
     def _with_surviving_rows(self, ddl: ScopedDdl, move: PartitionMove | None, changes: pa.Table) -> Step:

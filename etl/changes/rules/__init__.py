@@ -1,10 +1,8 @@
-"""What goes downstream, under which names: filters and routes."""
+"""Decide what goes downstream, under which names: filters and routes."""
 
 from sluice.etl.changes.rules._ddl_scope import ScopeError, ScopeResult, scope_ddl
-from sluice.etl.changes.rules._digest import rules_digest
-from sluice.etl.changes.rules._globs import only_tables
-from sluice.etl.changes.rules._restored import SchemaPattern, filter_for_tables
 from sluice.etl.changes.rules._skip import FOR_TIDB_ALONE, skip_reason
+from sluice.etl.changes.rules._table_selection import SchemaPattern, filter_for_tables, only_tables
 from sluice.etl.changes.rules.filters import (
     DDL_EVENTS,
     GROUP_EVENTS,
@@ -17,7 +15,7 @@ from sluice.etl.changes.rules.filters import (
 )
 from sluice.etl.changes.rules.name_pattern import PatternError, check, reads_otherwise
 from sluice.etl.changes.rules.routes import Route, RouteError, Routes, Target
-from sluice.etl.changes.rules.wanted import ReplicationRules
+from sluice.etl.changes.rules.wanted import ReplicationRules, rules_digest
 
 __all__ = [
     "DDL_EVENTS",

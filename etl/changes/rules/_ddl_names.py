@@ -1,8 +1,8 @@
-"""The names of tables and databases in a DDL statement, put in place of one another.
+"""Replace the names of tables and databases in a DDL statement.
 
-Found by the words around them, token by token: what follows TABLE, VIEW, SEQUENCE, REFERENCES, LIKE, RENAME TO, WITH
-TABLE, the ON of an index, and in the query of a view FROM and JOIN. Strings, comments and column names stay as they
-are.
+They are found by the words around them, token by token: what follows TABLE, VIEW, SEQUENCE, REFERENCES, LIKE,
+RENAME TO, WITH TABLE, the ON of an index, and in the query of a view FROM and JOIN. Strings, comments and column
+names stay as they are.
 """
 
 from __future__ import annotations
@@ -41,17 +41,20 @@ _FUNCTIONS_WITH_FROM = {"EXTRACT", "TRIM", "SUBSTRING", "SUBSTR"}  # functions w
 
 
 def rename_tables(statement: str, schema: str, rename: Rename) -> str:
-    """The statement with every table's name replaced by its full new one. `schema`: where names without one belong."""
+    """Return the statement with every table's name replaced by its full new one.
+
+    `schema`: where names without one belong.
+    """
     return _NameRewriter(statement, schema, rename).text()
 
 
 def rename_in_query(query: str, rename: Rename) -> str:
-    """The query of a view, in which every table has its full name, with every table's name replaced."""
+    """Return the query of a view, in which every table has its full name, with every table's name replaced."""
     return _NameRewriter(query, "", rename).query()
 
 
 def rename_database(statement: str, name: str) -> str:
-    """A CREATE, ALTER or DROP DATABASE with another name."""
+    """Return a CREATE, ALTER or DROP DATABASE with another name."""
     words = tokens(statement)
     at = [i for i, word in enumerate(words) if not is_blank(word)]
     for n, i in enumerate(at):
@@ -85,7 +88,7 @@ class _NameRewriter:
         return "".join(self._words)
 
     def _word(self, n: int) -> str:
-        """The n-th word in capitals; "" for a quoted one and beyond the end."""
+        """Return the n-th word in capitals; "" for a quoted one and beyond the end."""
         word = self._raw(n)
         return "" if word[:1] in "`'\"" else word.upper()
 

@@ -1,4 +1,4 @@
-"""What of a DDL job goes downstream, and under which names: filters and routes applied to the job's description.
+"""Apply filters and routes to a DDL job: what of it goes downstream, under which names.
 
 A job may be about several tables (RENAME TABLE, DROP DATABASE, batches of CREATE TABLE): the unwanted ones are taken
 out of it. What can't be cut in half without the downstream missing rows, or keeping rows it shouldn't, is a ScopeError
@@ -124,7 +124,7 @@ class _DdlScoper:
         )
 
     def _may_run(self, table_id: int) -> bool:
-        """Whether the job is to be executed for a table, as far as merged targets are concerned."""
+        """Return whether the job is to be executed for a table, as far as merged targets are concerned."""
         old, new = self._before.get(table_id), self._after[table_id]
         targets = [self._target(t) for t in (old, new) if t is not None]
         merged = next((t for t in targets if t.is_merged), None)
@@ -173,7 +173,7 @@ class _DdlScoper:
         after = {
             i: self._routed(self._with_what_others_need(table)) if (table := self._after[i]) else None for i in kept
         }
-        scoped = ScopedDdl.of(
+        scoped = ScopedDdl.from_job(
             self._ddl,
             effect=DdlEffect({i: s and self._routed_schema(s) for i, s in self._schemas.items()}, after),
             before=before,

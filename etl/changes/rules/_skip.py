@@ -1,4 +1,4 @@
-"""DDL that changes nothing downstream."""
+"""Find DDL that changes nothing downstream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOR_TIDB_ALONE = {
 
 
 def skip_reason(ddl: DdlJob, filters: Filter) -> str | None:
-    """Why nothing is executed downstream for a DDL; None if something is."""
+    """Return why nothing is executed downstream for a DDL; None if something is."""
     kind = ddl.type
     query = ddl.query.strip().lower()
     if query.startswith("select setval"):

@@ -1,4 +1,4 @@
-"""What is replicated at all: the original's block and allow lists, and its event filter.
+"""Filter what is replicated: the original's block and allow lists, and its event filter.
 
 A table goes downstream if a `replicate-do-table` or `replicate-do-db` rule matches it (or there are none), and no
 `ignore-table` or `ignore-schemas` rule does. Statements about a whole database are filtered by the database's name;
@@ -45,14 +45,14 @@ _OBJECT = {"DATABASE": "database", "SCHEMA": "database", "TABLE": "table", "INDE
 
 @dataclass(frozen=True, slots=True)
 class NameRule:
-    """Patterns for a table's schema and name, and the rule as its author knows it, for messages."""
+    """Patterns for a table's schema and name, and the rule's own text, for messages."""
 
     schema: str
     table: str
     text: str
 
     def matches(self, schema: str, table: str) -> bool:
-        """Whether the rule is about this table."""
+        """Return whether the rule is about this table."""
         return matches(self.schema, schema) and matches(self.table, table)
 
 
@@ -66,17 +66,19 @@ class EventRule:
     statements: tuple[str, ...] = ()
 
     def ignores_rows(self, event: str) -> bool:
-        """Whether changes of this kind are left out."""
+        """Return whether changes of this kind are left out."""
         return not self.events & {"none", "none dml"} and bool(self.events & {"all", "all dml", event})
 
     @property
     def may_keep_rows(self) -> bool:
-        """Whether statements that remove rows may be left out, so that rows stay downstream which are gone upstream."""
+        """Return whether statements that remove rows may be left out, so that rows stay downstream which are gone
+        upstream.
+        """
         left_out = self.events & {"all", "all ddl", "truncate table", "drop table", "alter table", "drop database"}
         return bool(self.statements) or (bool(left_out) and not self.events & {"none", "none ddl"})
 
     def ignores_statement(self, query: str) -> bool:
-        """Whether a statement is left out."""
+        """Return whether a statement is left out."""
         if any(re.search(pattern, query, re.IGNORECASE) for pattern in self.statements):
             return True
         return not self.events & {"none", "none ddl"} and bool(self.events & {"all", "all ddl", statement_event(query)})
@@ -94,13 +96,13 @@ class Filter:
     own_schemas: frozenset[str] = OWN_SCHEMAS
 
     def wants_schema(self, schema: str) -> bool:
-        """Whether statements about a database as a whole go downstream."""
+        """Return whether statements about a database as a whole go downstream."""
         if self._blocks_schema(schema) or any(rule.matches(schema, "") for rule in self.ignored_tables):
             return False
         return self._allows_all_of(schema) or any(matches(rule.schema, schema) for rule in self.do_tables)
 
     def wants_whole_schema(self, schema: str) -> bool:
-        """Whether every table that a database could hold goes downstream."""
+        """Return whether every table that a database could hold goes downstream."""
         return (
             not self._blocks_schema(schema)
             and self._allows_all_of(schema)
@@ -108,7 +110,7 @@ class Filter:
         )
 
     def wants_table(self, schema: str, table: str) -> bool:
-        """Whether changes and DDL of a table go downstream."""
+        """Return whether changes and DDL of a table go downstream."""
         if self._blocks_schema(schema):
             return False
         if not self._allows_all_of(schema) and not any(rule.matches(schema, table) for rule in self.do_tables):
@@ -116,7 +118,7 @@ class Filter:
         return not any(rule.matches(schema, table) for rule in self.ignored_tables)
 
     def reason(self, schema: str, table: str) -> str:
-        """Which rule decides about a table, for messages."""
+        """Return which rule decides about a table, for messages."""
         if folded(schema) in SYSTEM_SCHEMAS | self.own_schemas:
             return f"the schema {schema} is never replicated"
         blocking = [f"ignore-schemas '{pattern}'" for pattern in self.ignored_schemas if matches(pattern, schema)]
@@ -137,11 +139,14 @@ class Filter:
         )
 
     def may_keep_rows(self, schema: str, table: str) -> bool:
-        """Whether event rules may leave rows of a table downstream that are gone upstream."""
+        """Return whether event rules may leave rows of a table downstream that are gone upstream."""
         return any(rule.may_keep_rows for rule in self.events if rule.names.matches(schema, table))
 
     def ignoring_rule(self, schema: str, table: str, query: str) -> str | None:
-        """The event rule by which a statement is left out; None if none does. `table` is "" for a database."""
+        """Return the event rule by which a statement is left out; None if none does.
+
+        `table` is "" for a database.
+        """
         for rule in self.events:
             about = matches(rule.names.schema, schema) and (not table or matches(rule.names.table, table))
             if about and rule.ignores_statement(query):
@@ -158,8 +163,9 @@ class Filter:
 
 
 def statement_event(query: str) -> str:
-    """What the event filter calls a statement, one of DDL_EVENTS, "" for others. As in the original an index that ALTER
-    TABLE makes is "alter table".
+    """Return what the event filter calls a statement, one of DDL_EVENTS, "" for others.
+
+    As in the original an index that ALTER TABLE makes is "alter table".
     """
     words = (word.upper() for word in tokens(query) if word[0].isalpha())
     command = next(words, "")
@@ -171,5 +177,5 @@ def statement_event(query: str) -> str:
 
 
 def is_internal_table(table_id: int) -> bool:
-    """Whether an id belongs to one of TiDB's internal tables, which no schema history describes."""
+    """Return whether an id belongs to one of TiDB's internal tables, which no schema history describes."""
     return table_id > MAX_USER_TABLE_ID

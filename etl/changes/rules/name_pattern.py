@@ -43,23 +43,23 @@ class PatternError(RequestError, ValueError):
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether `name` fits `pattern`. Raises PatternError."""
+    """Return whether `name` fits `pattern`. Raises PatternError."""
     return _compiled_pattern(pattern).search(name) is not None
 
 
 def check(pattern: str) -> None:
-    """Raises PatternError if there is something wrong with a pattern."""
+    """Raise PatternError if there is something wrong with a pattern."""
     _compiled_pattern(pattern)
 
 
 def plain_name(pattern: str) -> str | None:
-    """The only name, in lower case, that fits `pattern`; None if more than one does."""
+    """Return the only name, in lower case, that fits `pattern`; None if more than one does."""
     plain = _PLAIN.match(pattern)
     return folded(_ESCAPED.sub(r"\1", plain[1])) if plain else None
 
 
 def reads_otherwise(pattern: str) -> bool:
-    """Whether the original would take ``*`` or ``?`` in the pattern for a repetition of the character before."""
+    """Return whether the original would take ``*`` or ``?`` in the pattern for a repetition of the character before."""
     return not pattern.startswith("~") and not pattern.startswith("(?") and _LIKE_WILDCARD.search(pattern) is not None
 
 
@@ -87,7 +87,7 @@ def _go_to_python_regex(expression: str) -> str:
 
 
 def _regex_body(pattern: str) -> str:
-    """A pattern without ``~`` as the inside of a regular expression."""
+    """Return a pattern without ``~`` as the inside of a regular expression."""
     out: list[str] = []
     before = ""  # what stands before: "" nothing or a plain character, "one" what can be repeated, "(" or "repeat"
     at = 0

@@ -1,4 +1,4 @@
-"""Under which names tables and databases arrive downstream.
+"""Route tables and databases to their downstream names.
 
 A rule with a `table-pattern` is about tables, one without about whole databases; rules about tables go first, within
 each kind the first that matches decides. What no rule matches keeps its name. A target that several sources can have is
@@ -28,21 +28,21 @@ class Route:
     text: str
 
     def matches(self, schema: str, table: str) -> bool:
-        """Whether the rule is about this table."""
+        """Return whether the rule is about this table."""
         return matches(self.schema, schema) and (not self.table or matches(self.table, table))
 
     def names(self, schema: str, table: str) -> bool:
-        """Whether this is the table that the rule names as its target."""
+        """Return whether this is the table that the rule names as its target."""
         return (folded(self.target_schema), folded(self.target_table)) == (folded(schema), folded(table))
 
     def may_bring(self, schema: str, table: str) -> bool:
-        """Whether the rule can bring a table here that keeps its name."""
+        """Return whether the rule can bring a table here that keeps its name."""
         here = not self.target_table and folded(self.target_schema) == folded(schema)
         return here and (not self.table or matches(self.table, table))
 
     @property
     def is_merging(self) -> bool:
-        """Whether the rule by itself gives several tables one name."""
+        """Return whether the rule by itself gives several tables one name."""
         return plain_name(self.schema) is None or bool(self.target_table and plain_name(self.table) is None)
 
 
@@ -77,8 +77,9 @@ class Routes:
     rules: tuple[Route, ...] = ()
 
     def target(self, schema: str, table: str) -> Target:
-        """Where a table arrives. Raises RouteError for one that keeps its name, and meets another there that a rule
-        gives that name.
+        """Return where a table arrives.
+
+        Raises RouteError for one that keeps its name, and meets another there that a rule gives that name.
         """
         rule = self._rule(schema, table)
         target = (rule.target_schema, rule.target_table or table) if rule else (schema, table)
@@ -100,12 +101,12 @@ class Routes:
         return Target(*target, rule, ", ".join(other.text for other in feeding) if merged else "")
 
     def target_schema(self, schema: str) -> str:
-        """The name under which a database arrives."""
+        """Return the name under which a database arrives."""
         rule = next((rule for rule in self.rules if not rule.table and matches(rule.schema, schema)), None)
         return rule.target_schema if rule else schema
 
     def concerns_schema(self, schema: str) -> bool:
-        """Whether some table of a database may arrive in another one, or tables of another one in it."""
+        """Return whether some table of a database may arrive in another one, or tables of another one in it."""
         return any(matches(rule.schema, schema) or folded(rule.target_schema) == folded(schema) for rule in self.rules)
 
     def _rule(self, schema: str, table: str) -> Route | None:

@@ -1,4 +1,4 @@
-"""The contract between preparing and the sinks."""
+"""Define the contract between preparing and the sinks."""
 
 from sluice.etl.changes.steps._details import (
     CommitDetail,

@@ -27,12 +27,12 @@ class StepDetail:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
+        """Read what `to_json` has written."""
         return cls(**document)
 
 
 def _non_default_fields(detail: Any) -> dict[str, Any]:
-    """A dataclass's fields that have no default, or another value than it."""
+    """Return a dataclass's fields that have no default, or another value than it."""
     kind = type(detail)
     if kind not in _DEFAULTS:
         _DEFAULTS[kind] = tuple((each.name, each.default) for each in fields(detail))
@@ -78,7 +78,7 @@ class ListedRows:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
+        """Read what `to_json` has written."""
         return cls(tuple(document["lengths"]), tuple(document["counts"]), LoadLayout.from_json(document["layout"]))
 
 
@@ -164,8 +164,8 @@ class DropUniqueness(StepDetail):
     indexes: tuple[DroppedUniqueIndex, ...]
 
     @classmethod
-    def of(cls, table: Table, ids: frozenset[int]) -> Self:
-        """The indexes of a table with these ids."""
+    def from_table(cls, table: Table, ids: frozenset[int]) -> Self:
+        """Return the indexes of a table with these ids."""
         return cls(tuple(DroppedUniqueIndex.from_index(index) for index in table.indexes if index.id in ids))
 
     def to_json(self) -> dict[str, Any]:
@@ -249,7 +249,7 @@ class SurvivingRows:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> SurvivingRows:
-        """The inverse of `to_json`."""
+        """Read what `to_json` has written."""
         return cls(**{**document, "detail": LoadDetail.from_json(document["detail"])})
 
 
@@ -271,12 +271,12 @@ class ScopedDdl(DdlJob, StepDetail):
     kept: tuple[SurvivingRows, ...] = ()
 
     @classmethod
-    def of(cls, job: DdlJob, **more: Any) -> Self:
-        """A job with what it is beyond that."""
+    def from_job(cls, job: DdlJob, **more: Any) -> Self:
+        """Return a job with what it is beyond that."""
         return cls(**{each.name: getattr(job, each.name) for each in fields(DdlJob)} | more)
 
     def to_json(self) -> dict[str, Any]:
-        """A DdlJob's and `before`; of the others what differs from the default."""
+        """Return a DdlJob's and `before`; of the others what differs from the default."""
         document: dict[str, Any] = {**DdlJob.to_json(self), "before": to_json(self.before)}
         if self.merged:
             document["merged"] = self.merged
@@ -292,9 +292,9 @@ class ScopedDdl(DdlJob, StepDetail):
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
+        """Read what `to_json` has written."""
         statements = document.get("replaced_by")
-        return cls.of(
+        return cls.from_job(
             DdlJob.from_json(document),
             merged=str(document.get("merged") or ""),
             only_if_empty=bool(document.get("only_if_empty")),
@@ -346,7 +346,7 @@ class _LayoutCache:
         return known[1]
 
     def layout(self, text: str) -> LoadLayout:
-        """The inverse of `text`."""
+        """Return the inverse of `text`."""
         known = self._layouts.get(text)
         if known is None:
             known = LoadLayout.from_json(json.loads(text))
@@ -366,7 +366,7 @@ _layout_cache = _LayoutCache()
 
 
 def detail_to_text(detail: StepDetail) -> str:
-    """The JSON of a detail."""
+    """Return the JSON of a detail."""
     if isinstance(detail, RowsDetail) and not (detail.safe or detail.absent or detail.source):
         head = f"{_FIRST_TS}{detail.first_ts}"
         if detail.worker is not None:
@@ -388,7 +388,7 @@ def _keys_text(keys: tuple[str, ...]) -> str:
 
 
 def detail_from_text(kind: str, text: str) -> StepDetail:
-    """The inverse of `detail_to_text`. Raises KeyError for a kind that isn't known."""
+    """Return the inverse of `detail_to_text`. Raises KeyError for a kind that isn't known."""
     if kind == DeleteDetail.kind:
         first_ts = text[len(_FIRST_TS) : -1]
         if text.startswith(_FIRST_TS) and first_ts.isdecimal():
@@ -410,5 +410,5 @@ def _load_members(text: str) -> dict[str, Any]:
 
 
 def detail_from_json(kind: str, document: Mapping[str, Any]) -> StepDetail:
-    """The detail of a step of this kind. Raises KeyError for a kind that isn't known."""
+    """Return the detail of a step of this kind. Raises KeyError for a kind that isn't known."""
     return _BY_KIND[kind].from_json(document)

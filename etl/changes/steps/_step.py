@@ -1,4 +1,4 @@
-"""What preparing hands to applying: one Arrow row a step, in the order they are to be executed."""
+"""Pass steps from preparing to applying: one Arrow row a step, in the order of execution."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Step:
         return self.detail.kind
 
     def detail_of(self, kind: type[D]) -> D:
-        """The detail of a step of this kind. Raises TypeError for another."""
+        """Return the detail of a step of this kind. Raises TypeError for another."""
         if not isinstance(self.detail, kind):
             raise TypeError(f"a {self.kind} step, where one with a {kind.__name__} was expected")
         return self.detail
@@ -73,8 +73,9 @@ class Step:
 
 
 def to_batches(steps: Iterator[Step]) -> Iterator[pa.RecordBatch]:
-    """Steps as record batches in STEP_SCHEMA, each of about 4 MiB of payload or one step. What came before an exception
-    of `steps` is handed on before it: all that can go downstream does.
+    """Steps as record batches in STEP_SCHEMA, each of about 4 MiB of payload or one step.
+
+    What came before an exception of `steps` is handed on before it: all that can go downstream does.
     """
     waiting = _StepColumns(0)
     try:
@@ -147,14 +148,15 @@ def _joined_payloads(payloads: list[Any]) -> pa.BinaryArray:
 
 
 def from_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Step]:
-    """The steps of record batches in STEP_SCHEMA; payloads are buffers of them, not copies. Raises ChangeError when
-    steps are missing or out of order.
+    """Yield the steps of record batches in STEP_SCHEMA; payloads are buffers of them, not copies.
+
+    Raises ChangeError when steps are missing or out of order.
     """
     return itertools.chain.from_iterable(lists_from_batches(batches))
 
 
 def lists_from_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[list[Step]]:
-    """The same as a list for each record batch."""
+    """Yield the same as a list for each record batch."""
     expected = 0
     for batch in batches:
         for found in batch.column("step").to_pylist():
@@ -176,7 +178,7 @@ def _steps_of(batch: pa.RecordBatch) -> list[Step]:
 
 
 def _payload_slices(payloads: pa.Array) -> Iterator[pa.Buffer]:
-    """The buffer of each; to ask an array for its values one by one costs several times as much."""
+    """Yield the buffer of each; to ask an array for its values one by one costs several times as much."""
     _, edges, data = payloads.buffers()
     if not len(payloads):
         return

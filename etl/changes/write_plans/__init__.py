@@ -1,5 +1,6 @@
-"""What changes look like when a sink gets them. A shape is one module with a function `steps`; a sink names the one it
-takes.
+"""Plan the steps that a sink takes: a planner is one module with a function `plan_steps`.
+
+A sink names the planner that it takes.
 """
 
 import importlib
@@ -15,12 +16,12 @@ WRITE_PLANS = {
     "net": "net_changes",
     "newest": "latest_images",
 }
-"""The module of each shape."""
+"""The module of each planner."""
 
 
 def planner_for(name: str) -> WritePlanner:
-    """The shape's function. Raises ValueError for a name that is none."""
+    """Return a planner's function by its name. Raises ValueError for an unknown name."""
     if name not in WRITE_PLANS:
-        raise ValueError(f"there is no shape {name!r}; known are {', '.join(WRITE_PLANS)}")
+        raise ValueError(f"there is no write planner {name!r}; known are {', '.join(WRITE_PLANS)}")
     shape: WritePlanner = importlib.import_module(f"{__name__}.{WRITE_PLANS[name]}").plan_steps
     return shape

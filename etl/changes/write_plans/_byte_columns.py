@@ -18,7 +18,7 @@ _SIGN = np.uint64(1 << 63)
 
 
 def binary_column(offsets: npt.NDArray[np.int64], data: Any) -> pa.LargeBinaryArray:
-    """An array over `data` (bytes-like) whose value i is between offsets i and i + 1."""
+    """Return an array over `data` (bytes-like) whose value i is between offsets i and i + 1."""
     return pa.LargeBinaryArray.from_buffers(BINARY, len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
@@ -61,7 +61,7 @@ def constant_field(tag: bytes, value: bytes) -> bytes:
 
 
 def numbers_of(array: pa.Array) -> npt.NDArray[Any]:
-    """The values of a number column, 0 for nulls."""
+    """Return the values of a number column, 0 for nulls."""
     values: npt.NDArray[Any] = (pc.fill_null(array, 0) if array.null_count else array).to_numpy(zero_copy_only=False)
     return values
 

@@ -42,8 +42,9 @@ class KeylessDeletes:
             yield count, delete_head(self.table) + condition + b" LIMIT %d" % count
 
     def listed(self) -> Iterator[tuple[int, bytes, ListedRows | None]]:
-        """(rows, payload, how it is to be read) of delete steps with many rows each. Rows that can't be listed are
-        statements, without the last.
+        """(rows, payload, how it is to be read) of delete steps with many rows each.
+
+        Rows that can't be listed are statements, without the last.
         """
         for first, end in self._portions():
             part = self._slice(first, end)
@@ -71,7 +72,7 @@ class KeylessDeletes:
         return replace(self, conditions=self.conditions[first:end], counts=self.counts[first:end], images=images)
 
     def _text(self) -> LoadChunk | None:
-        """The rows as one load; None where they aren't all alike, or hold what servers take with a warning."""
+        """Return the rows as one load; None where they aren't all alike, or hold what servers take with a warning."""
         columns = self.table.writable_columns
         if {_ROW, _TIMES} & {folded(column.name) for column in self.table.columns}:
             return None

@@ -63,8 +63,9 @@ def changes_of(segment: ChangeSet, zone: datetime.tzinfo) -> Iterator[KindChange
 
 
 def in_zone(texts: pa.Array, zone: datetime.tzinfo) -> pa.Array:
-    """TIMESTAMP texts in UTC as texts in `zone`; zero dates stay what they are. Each different one is
-    converted once.
+    """TIMESTAMP texts in UTC as texts in `zone`; zero dates stay what they are.
+
+    Each different one is converted once.
     """
     if zone is _UTC or getattr(zone, "key", "") == "UTC" or len(texts) == 0:
         return texts
@@ -83,7 +84,7 @@ def _convert(text: str, zone: datetime.tzinfo) -> str:
 
 
 def _holds_virtual(table: Table, row: bytes) -> bool:
-    """Whether a deleted row has the virtual columns' values: all of a cluster's do or none."""
+    """Return whether a deleted row has the virtual columns' values: all of a cluster's do or none."""
     wanted = {column.id for column in table.columns if column.public and column.virtual}
     if not wanted:
         return False
@@ -95,7 +96,7 @@ def _holds_virtual(table: Table, row: bytes) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _raw_table(table: Table, *, with_virtual: bool) -> Table:
-    """The table with its ENUMs and SETs as the numbers that rows hold and, if wanted, virtual columns as
+    """Return the table with its ENUMs and SETs as the numbers that rows hold and, if wanted, virtual columns as
     stored ones.
     """
     columns = tuple(_raw_column(column, with_virtual=with_virtual) for column in table.columns)

@@ -43,15 +43,18 @@ def merged_in_order(pieces: list[tuple[Places, pa.LargeBinaryArray]]) -> tuple[P
 
 
 def message_head(commit_ts: int, dml_bytes: int) -> bytes:
-    """The first bytes of a transaction's message, through the length of its DMLData: the same in both formats."""
+    """Return the first bytes of a transaction's message, through the length of its DMLData.
+
+    They are the same in both formats.
+    """
     return b"\x08\x00\x10" + encode_uvarint(commit_ts) + _TAG_DML + encode_uvarint(dml_bytes)
 
 
 def binlog_steps(
     segment: ChangeSet, timings: StageTimings, events: Events, transactions: Transactions
 ) -> Iterator[Step]:
-    """The segment's transaction steps: each change as `events` encodes it, put together by `transactions`, in order.
-    What decoding and formatting take is added to `timings`.
+    """Yield the segment's transaction steps: each change as `events` encodes it, put together by `transactions`, in
+    order. What decoding and formatting take is added to `timings`.
     """
     started = time.perf_counter()
     pieces = []

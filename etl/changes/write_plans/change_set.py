@@ -1,4 +1,4 @@
-"""The changes between two barriers, which a shape turns into steps."""
+"""Hold the changes between two barriers, which a write planner turns into steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sluice.tidb.schema import Table
 
 @dataclass(slots=True)
 class StageTimings:
-    """Seconds a stage took."""
+    """Seconds by stage."""
 
     read: float = 0.0
     decode: float = 0.0
@@ -27,7 +27,7 @@ class StageTimings:
         return {name: round(getattr(self, name) * 1000, 3) for name in ("read", "decode", "reduce", "format")}
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Start again from zero."""
         self.read = self.decode = self.reduce = self.format = 0.0
 
 
@@ -40,15 +40,15 @@ class ChangeSet:
     tables: tuple[tuple[Table, np.ndarray], ...]
     """Each table with the places (int64, ascending) of its changes in `changes`. What is filtered out is in none."""
     after: int
-    """The commit timestamp behind which the segment begins."""
+    """The commit timestamp behind which the change set begins."""
     through: int
-    """The commit timestamp at which the segment ends, where its commit step takes the checkpoint."""
+    """The commit timestamp at which the change set ends, where its commit step takes the checkpoint."""
     safe: bool = False
     """Safe mode: these changes, and later ones, may be downstream in part; the steps must lead to the right rows all
     the same.
     """
     time_zone: str = "UTC"
-    """Of TIMESTAMPs, for shapes that write them as text without saying the zone."""
+    """The zone of TIMESTAMPs, for planners that write them as text without a zone."""
     partial: frozenset[int] = frozenset()
     """Ids of tables that aren't downstream what they were upstream before: the event filter leaves some kinds of their
     changes out, or rows are missing that a job is about to bring.
@@ -58,8 +58,8 @@ class ChangeSet:
     left_out: tuple[int, ...] = ()
     """Commit timestamps of the transactions inside that are ignored."""
     replayed: bool = False
-    """A flight that was broken off: in tables whose rows are found by a key anything of it may be downstream. Whatever
-    image of a row is there goes, and what it is in the end comes; no other row may be in the way.
+    """An in-flight batch that was interrupted. In tables whose rows are found by a key any part may be downstream. Any
+    image of a row that is there is removed, and the last image is written; no other row may be in the way.
     """
     reverted: Mapping[int, pa.Table] = field(default_factory=dict)
     """Of ignored transactions that may be downstream in part, by table id: their changes, in PART_SCHEMA."""
@@ -68,21 +68,21 @@ class ChangeSet:
 
     @property
     def all_rows(self) -> pa.LargeBinaryArray:
-        """The encoded rows."""
+        """Return the encoded rows."""
         if "row" not in self._columns:
             rows = self.changes["row"]
             self._columns["row"] = rows.chunk(0) if rows.num_chunks else pa.array([], pa.large_binary())
         return self._columns["row"]
 
     def rows_of(self, places: np.ndarray) -> pa.LargeBinaryArray:
-        """The encoded rows at these places."""
+        """Return the encoded rows at these places."""
         if not len(places):
             return pa.array([], pa.large_binary())
         rows = self.changes["row"].chunk(0)
         return rows if len(places) == len(rows) else rows.take(pa.array(places))
 
     def column(self, name: str, places: np.ndarray) -> np.ndarray:
-        """An integer column at these places."""
+        """Return an integer column at these places."""
         values: np.ndarray = self._all(name)[places]
         return values
 
@@ -94,7 +94,7 @@ class ChangeSet:
 
     @property
     def encoded(self) -> tuple[pa.Buffer, memoryview] | None:
-        """What the encoded rows lie in, and where each begins and ends (int64); None if one is lacking."""
+        """Return what the encoded rows lie in, and where each begins and ends (int64); None if one is lacking."""
         if "encoded" not in self._columns:
             rows = self.all_rows
             _, offsets, data = rows.buffers()
@@ -109,7 +109,7 @@ class ChangeSet:
         return int(self._all("commit_ts")[place])
 
     def needs_lenient_writes(self, table_id: int) -> bool:
-        """Whether a table's rows downstream may not be what they were upstream before the changes, or may meet
+        """Return whether a table's rows downstream may not be what they were upstream before the changes, or may meet
         others'.
         """
         return (

@@ -1,4 +1,4 @@
-"""Net effects of groups without conflict, for workers that write side by side; flush steps between rounds.
+"""Plan groups of changes without conflict for parallel workers, with flush steps between rounds.
 
     flight                          everything up to the segment's end is in flight from here on
     delete, load (worker: n) …      in order within a worker; -1 is the session that also writes the checkpoint

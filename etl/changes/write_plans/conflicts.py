@@ -1,4 +1,4 @@
-"""Which changes may run side by side: the conflict detection of `parallel` mode.
+"""Detect conflicts: find the changes that may run in parallel in `parallel` mode.
 
 A change has **keys**: the values of the primary key and of every unique key, before and after. Going through the
 changes in order, a change whose keys nobody holds begins a group; one whose keys belong to one group joins it; one
@@ -34,7 +34,7 @@ class ConflictSchedule:
 
     @property
     def flushes(self) -> int:
-        """How often everything has to be executed before going on."""
+        """Return how often everything has to be executed before going on."""
         return int(self.rounds[-1]) if len(self.rounds) else 0
 
 
@@ -78,8 +78,9 @@ def schedule_conflicts(transactions: np.ndarray, owners: np.ndarray, keys: np.nd
 
 
 def _assign_groups(own: list[list[int]], held: dict[int, int], groups: list[int]) -> bool:
-    """Give a transaction's changes their groups, one after the other. If one meets several groups it is False, and
-    `held` is as before.
+    """Give a transaction's changes their groups, one after the other.
+
+    If one meets several groups it is False, and `held` is as before.
     """
     fresh: list[int] = []
     for keys in own:
@@ -114,7 +115,7 @@ def _merge_groups(own: list[list[int]]) -> dict[int, int]:
 
 
 def _find_conflicts(joined: dict[int, int], held: dict[int, int]) -> dict[int, int] | None:
-    """The group that each of a transaction's parts meets, by its root; None if one meets several."""
+    """Return the group that each of a transaction's parts meets, by its root; None if one meets several."""
     met: dict[int, int] = {}
     for key, root in joined.items():
         group = held.get(key)

@@ -42,7 +42,7 @@ def type_name(column: Column) -> str:
 
 
 def ddl_message(ddl: DdlJob) -> bytes:
-    """The message of a DDL statement, of a ddl step."""
+    """Return the message of a DDL statement, of a ddl step."""
     text = f"{ddl.query};"
     if ddl.type != Action.CREATE_SCHEMA:
         text = f"use {quote_name(ddl.schema_name)}; {text}"
@@ -62,7 +62,7 @@ def _encode_transactions(
 
 
 def _encode_events(changes: KindChanges) -> pa.LargeBinaryArray:
-    """Each change as a field of DMLData."""
+    """Return each change as a field of DMLData."""
     table, kind = changes.table, changes.kind
     head = constant_field(b"\x0a", table.schema_name.encode()) + constant_field(b"\x12", table.name.encode())
     head += bytes((0x18, _EVENT_TYPE[kind]))

@@ -15,21 +15,21 @@ from sluice.tidb.table_cache import TableCache
 
 
 def identity(table: Table) -> tuple[str, ...]:
-    """The columns of a change's images that say which row it is about; () if only all values together do."""
+    """Return the columns of a change's images that say which row it is about; () if only all values together do."""
     return _identities(table)
 
 
 def lookup_key_columns(table: Table) -> list[Column]:
-    """The key by which rows are found downstream: the primary key, else a unique key without NULLs, else nothing. Of a
-    partitioned table it must hold for each partition: a row that moves on comes before it goes, so a global key has it
-    twice in between.
+    """Return the key by which rows are found downstream: the primary key, else a unique key without NULLs, else
+    nothing. Of a partitioned table it must hold for each partition: a row that moves on comes before it goes, so a
+    global key has it twice in between.
     """
     return [*_lookup_keys(table)]
 
 
 def replace_safe_columns(table: Table) -> tuple[str, ...] | bool:
-    """The columns that must be as they were for a row to be replaced in its place; True or False where that is known
-    without looking.
+    """Return the columns that must be as they were for a row to be replaced in its place; True or False where that is
+    known without looking.
     """
     return _replace_safe(table)
 
@@ -72,8 +72,8 @@ _lookup_keys = TableCache(_lookup_key_of)
 
 
 def conflict_keys(table: Table) -> list[tuple[str, ...]]:
-    """The column names of everything that must be unique downstream, and of what tells rows apart; an empty tuple for a
-    key that isn't in the rows.
+    """Return the column names of everything that must be unique downstream, and of what tells rows apart; an empty
+    tuple for a key that isn't in the rows.
     """
     stored = {column.name for column in table.stored_columns}
     keys = [identity(table)]

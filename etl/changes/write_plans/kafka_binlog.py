@@ -55,7 +55,7 @@ def plan_steps(segment: ChangeSet, timings: StageTimings, workers: int = 1) -> I
 
 
 def ddl_message(ddl: DdlJob) -> bytes:
-    """The message of a DDL statement, of a ddl step."""
+    """Return the message of a DDL statement, of a ddl step."""
     data = pb.secondary.DDLData(
         schema_name=ddl.schema_name,
         table_name=ddl.table_name,
@@ -89,7 +89,7 @@ def _shown_columns(table: Table) -> list[Column]:
 
 
 def _table_frame(table: Table) -> tuple[bytes, bytes]:
-    """What a Table message has before and after its mutations."""
+    """Return what a Table message has before and after its mutations."""
     columns = _shown_columns(table)
     head = pb.secondary.Table(
         schema_name=table.schema_name,
@@ -119,7 +119,7 @@ def _int32(length: int) -> int:
 
 
 def _mutations(changes: KindChanges) -> pa.LargeBinaryArray:
-    """Each change as a field of Table."""
+    """Return each change as a field of Table."""
     count, kind = len(changes.places), changes.kind
     head = bytes((0x08, _MUTATION_TYPE[kind]))
     row = _rows(changes.table, changes.old if kind == DELETE else changes.new, count)
@@ -140,7 +140,7 @@ def _rows(table: Table, image: Images, count: int) -> pa.LargeBinaryArray:
 
 
 def _values(column: Column, array: pa.Array) -> pa.LargeBinaryArray:
-    """A column's values, each a Column message."""
+    """Return a column's values, each a Column message."""
     kind = column.kind
     if kind in _NUMBER_KINDS:
         tag = b"\x18" if pa.types.is_unsigned_integer(array.type) else b"\x10"

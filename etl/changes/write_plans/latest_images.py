@@ -44,7 +44,7 @@ def plan_steps(segment: ChangeSet, timings: StageTimings, workers: int = 1) -> I
 
 
 def latest_images(table: Table, changes: RawChanges) -> pa.Table:
-    """The last image of each key, and GONE. Raises the row codec's errors.
+    """Return the last image of each key, and GONE. Raises the row codec's errors.
 
     Rows may exchange their keys, in one transaction too, so a key's own last image doesn't tell whether it is taken in
     the end. What each row is in the end, by its identity, does: every other key that was touched is free.
@@ -73,7 +73,7 @@ def latest_images(table: Table, changes: RawChanges) -> pa.Table:
 
 
 def _surviving_places(table: Table, kinds: np.ndarray, old: Images, new: Images) -> np.ndarray:
-    """The places in `new` of the rows that are there in the end."""
+    """Return the places in `new` of the rows that are there in the end."""
     names = identity(table)
     if not len(kinds) or not names:
         return np.zeros(0, np.int64)

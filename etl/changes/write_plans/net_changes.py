@@ -1,5 +1,6 @@
-"""Net effects, a table at a time: all deletes, then all loads. For a downstream that takes a segment in one
-transaction.
+"""Plan net effects table by table, for a downstream that takes a change set in one transaction.
+
+All deletes come first, then all loads.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from sluice.etl.changes.write_plans.table_changes import TableChanges, changes_o
 
 
 def plan_steps(segment: ChangeSet, timings: StageTimings, workers: int = 1) -> Iterator[Step]:
-    """Delete steps of every table, then load steps of every table; one session writes them all. In
-    safe mode, checks of tables without a key before."""
+    """Delete steps of every table, then load steps of every table; one session writes them all.
+
+    In safe mode, checks of tables without a key before.
+    """
     reduced = [
         few or changes_of(segment, table, places, timings)
         for few, (table, places) in zip(small_net_effects(segment, timings), segment.tables, strict=True)

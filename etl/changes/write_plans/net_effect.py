@@ -1,4 +1,4 @@
-"""Many changes of one row become at most one delete and one write.
+"""Reduce many changes of one row to at most one delete and one write.
 
 A change has an **old image** (update, delete), a **new image** (insert, update) or both. Per row key, the images in
 order are REMOVE, PUT, REMOVE, PUT …: what a batch does to a key is told by its first and last image alone. It starts
@@ -49,9 +49,10 @@ class NetEffect:
 
 
 def key_codes(old: Sequence[pa.Array], new: Sequence[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
-    """Codes (int64) for the keys of old and new images, equal where all key columns are equal bit for bit. `old` and
-    `new` hold the same key columns in the same order. A single integer column is its own code, so sorting by code is
-    sorting by key.
+    """Codes (int64) for the keys of old and new images, equal where all key columns are equal bit for bit.
+
+    `old` and `new` hold the same key columns in the same order. A single integer column is its own code, so sorting
+    by code is sorting by key.
     """
     split = len(old[0])
     both = [pa.chunked_array([a, b.cast(a.type)]).combine_chunks() for a, b in zip(old, new, strict=True)]
@@ -74,7 +75,7 @@ def key_codes(old: Sequence[pa.Array], new: Sequence[pa.Array]) -> tuple[np.ndar
 
 
 def net_effect(kinds: np.ndarray, old_codes: np.ndarray, new_codes: np.ndarray, *, partial: bool = False) -> NetEffect:
-    """The net effect of changes given in order.
+    """Return the net effect of changes given in order.
 
     `kinds` (n,) int8; `old_codes` one key a change with an old image, `new_codes` one a change with a new image, both
     in order of the changes. `partial`: some changes were left out, so that the others needn't follow one another.
@@ -116,7 +117,9 @@ def net_effect(kinds: np.ndarray, old_codes: np.ndarray, new_codes: np.ndarray, 
 
 
 def _small_net_effect(kinds: list[int], old_codes: list[int], new_codes: list[int]) -> NetEffect | None:
-    """The same without a numpy call for each step, which cost more than so few changes; None for a broken history."""
+    """Return the same without a numpy call for each step, which cost more than so few changes; None for a broken
+    history.
+    """
     before: dict[int, int | None] = {}
     """The first old image of each key, None for one that began with a new image."""
     now: dict[int, int | None] = {}
@@ -152,8 +155,8 @@ def _small_net_effect(kinds: list[int], old_codes: list[int], new_codes: list[in
 
 
 def multiset_effect(old_codes: np.ndarray, new_codes: np.ndarray) -> NetEffect:
-    """The net effect where all of a row's values are its key: of each, as many are gone or new as old and new images
-    differ in number. The order plays no part, and nothing is kept: what goes and comes again is as it was.
+    """Return the net effect where all of a row's values are its key: of each, as many are gone or new as old and new
+    images differ in number. The order plays no part, and nothing is kept: what goes and comes again is as it was.
     """
     _, codes = np.unique(np.concatenate((old_codes, new_codes)), return_inverse=True)
     old, new = codes[: len(old_codes)], codes[len(old_codes) :]
@@ -164,7 +167,7 @@ def multiset_effect(old_codes: np.ndarray, new_codes: np.ndarray) -> NetEffect:
 
 
 def _first_by_code(codes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """The places of the first `wanted[code]` (none if negative) of each code, ascending."""
+    """Return the places of the first `wanted[code]` (none if negative) of each code, ascending."""
     order = np.argsort(codes, kind="stable")
     counts = np.bincount(codes, minlength=len(wanted))
     number = np.arange(len(codes)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -174,8 +177,8 @@ def _first_by_code(codes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 def unchanged_rows(
     old: Sequence[pa.Array], new: Sequence[pa.Array], kept_old: np.ndarray, kept_new: np.ndarray
 ) -> np.ndarray:
-    """Which of the kept rows (bool mask) end exactly as they began; `old` and `new` are the same columns of both
-    images.
+    """Return which of the kept rows (bool mask) end exactly as they began; `old` and `new` are the same columns of
+    both images.
     """
     same = np.arange(len(kept_old))
     for before, after in zip(old, new, strict=True):

@@ -1,4 +1,4 @@
-"""Row changes as the relay log has them, and their images: the rows before and after, decoded."""
+"""Decode the relay log's row changes into their images: the rows before and after."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RawChanges:
 
     @property
     def own_rows(self) -> pa.LargeBinaryArray:
-        """The rows of these changes, one each."""
+        """Return the rows of these changes, one each."""
         return self.rows if self.places is None else self.rows.take(pa.array(self.places))
 
     @classmethod
@@ -57,8 +57,9 @@ class RawChanges:
 def decode(
     table: Table, kinds: np.ndarray, rows: pa.LargeBinaryArray, stats: DecodeStats | None = None
 ) -> tuple[Images, Images]:
-    """(old images, new images) by column name, each in the order of the changes that have one. `kinds` and `rows` as in
-    RawChanges; `stats` is added to. Raises the row codec's errors.
+    """(old images, new images) by column name, each in the order of the changes that have one.
+
+    `kinds` and `rows` as in RawChanges; `stats` is added to. Raises the row codec's errors.
     """
     counted = DecodeStats() if stats is None else stats
     places = _by_kind(kinds)
@@ -96,8 +97,8 @@ def images_of(table: Table, changes: RawChanges, stats: DecodeStats) -> tuple[Ro
 
 
 def find_changes(table: Table, changes: RawChanges) -> tuple[NativeImages, NativeImages, bool] | None:
-    """The old and the new images as the compiled kernel finds them, and whether an old one lacks a column's value; None
-    if it doesn't. Raises the row codec's errors.
+    """Return the old and the new images as the compiled kernel finds them, and whether an old one lacks a column's
+    value; None if it doesn't. Raises the row codec's errors.
     """
     layout, count = row_layout(table), len(changes.kinds)
     if layout is None or count > DECODE_BATCH_ROWS or count * layout.slots > _MAX_BATCH_CELLS:
@@ -133,7 +134,7 @@ row_layout = TableCache(RowLayout.for_table)
 
 
 def decoded_images(images: Images) -> RowImages:
-    """What is decoded already."""
+    """Return what is decoded already."""
     return DecodedImages(images, len(next(iter(images.values()))) if images else 0)
 
 
@@ -167,8 +168,8 @@ def _batch_rows(rows: pa.LargeBinaryArray) -> int:
 
 
 def _in_batches(decode_some: Callable[..., Any], rows: pa.LargeBinaryArray, places: np.ndarray) -> list[Images]:
-    """What `decode_some` makes of the rows at `places`, one batch or a pair; a portion at a time, since decoding needs
-    several times the memory of what comes out. [] for no rows.
+    """Return what `decode_some` makes of the rows at `places`, one batch or a pair; a portion at a time, since
+    decoding needs several times the memory of what comes out. [] for no rows.
     """
     size = _batch_rows(rows)
     found: list[tuple[pa.RecordBatch, ...]] = []

@@ -59,7 +59,7 @@ def small_net_effects(segment: ChangeSet, timings: StageTimings) -> list[SmallNe
 
 
 def _table_batches(segment: ChangeSet, way: ReducePlan, numbers: Sequence[int]) -> Iterator[Sequence[int]]:
-    """The tables with these numbers, as many at a time as are reduced together."""
+    """Yield the tables with these numbers, as many at a time as are reduced together."""
     most = MAX_BATCHED_CHANGES
     if segment.encoded is not None and (count := len(segment.changes)):
         most = min(most, _MAX_BATCHED_BYTES * count // max(1, len(segment.encoded[0])))
@@ -85,7 +85,7 @@ def _reduce_tables(segment: ChangeSet, way: ReducePlan, tables: _Changes) -> Seq
 
 
 def _reduce_together(segment: ChangeSet, way: ReducePlan, tables: _Changes) -> list[SmallNetEffect | None] | None:
-    """The same as `ReducePlan.reduce` for each; None where something about one of them keeps it from all."""
+    """Return the same as `ReducePlan.reduce` for each; None where something about one of them keeps it from all."""
     if segment.encoded is None:
         return None
     data, layout = segment.encoded[0], way.layout
@@ -149,8 +149,10 @@ class _BatchedEffect:
 
     @classmethod
     def from_kernel(cls, way: ReducePlan, images: tuple[Any, bytes, bytes], found: Sequence[_Ints]) -> _BatchedEffect:
-        """`images`: data, cells of old and of new ones; `found`: what the kernel's `net` has. See"
-        " `ReducePlan.reduce`."""
+        """`images`: data, cells of old and of new ones; `found`: what the kernel's `net` has.
+
+        See" " `ReducePlan.reduce`.
+        """
         gone, fresh, before, after, counts = found
         count = len(counts) // 3
         counted = counts.reshape(count, 3)
@@ -184,8 +186,9 @@ class _BatchedEffect:
 
 
 def _by_table(count: int, parts: Sequence[_Ints], owners: Sequence[_Ints]) -> tuple[_Ints, _Ints]:
-    """Places table by table, in each those of the first part first, and where those of each table end. `owners`: the
-    table of each place, below `count`.
+    """Places table by table, in each those of the first part first, and where those of each table end.
+
+    `owners`: the table of each place, below `count`.
     """
     owner = np.concatenate(owners)
     places: _Ints = np.concatenate(parts)[np.argsort(owner, kind="stable")]
@@ -193,7 +196,7 @@ def _by_table(count: int, parts: Sequence[_Ints], owners: Sequence[_Ints]) -> tu
 
 
 def _keys(way: ReducePlan, old: bytes, effect: _BatchedEffect) -> list[int]:
-    """The keys of the rows to be removed. A table with one that is no number is refused."""
+    """Return the keys of the rows to be removed. A table with one that is no number is refused."""
     column = way.located[0]
     cells = np.frombuffer(old, np.uint64).reshape(-1, way.layout.slots, 2)[effect.gone, way.number]
     flags = cells[:, 0] >> _FLAG_BITS

@@ -91,7 +91,7 @@ class SmallNetEffect:
 
 
 def reduce_plan_for(segment: ChangeSet, table: Table, places: np.ndarray) -> ReducePlan | None:
-    """How the changes of a table at some places are reduced; None where they can't be told so."""
+    """Return how the changes of a table at some places are reduced; None where they can't be told so."""
     return None if len(places) > MAX_SMALL_CHANGES or segment.needs_lenient_writes(table.id) else _reduce_plans(table)
 
 
@@ -198,7 +198,7 @@ class ReducePlan:
 
 
 def _filter_by_code(codes: bytes, code: int, places: bytes, *, invert: bool = False) -> bytes:
-    """Those of the places (int64) that have a code, or haven't."""
+    """Return those of the places (int64) that have a code, or haven't."""
     return b"".join(
         places[at : at + _WORD]
         for at, found in zip(range(0, len(places), _WORD), codes, strict=True)

@@ -1,6 +1,7 @@
-"""Rows that stay though the partition that the downstream has them in is dropped, see
-`sluice.etl.changes.planning._partition_moves`: a
-DDL step brings them along, to be written behind its statement in one transaction with the checkpoint.
+"""Attach rows to a DDL step that survive the partition which the DDL drops downstream.
+
+The step writes them behind its statement, in one transaction with the checkpoint; see
+`sluice.etl.changes.planning._partition_moves`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from sluice.etl.changes.steps import LoadDetail, ScopedDdl, Step, SurvivingRows
 
 
 def with_surviving_rows(ddl: Step, loads: Iterable[Step]) -> Step:
-    """The DDL step with load steps inside."""
+    """Return the DDL step with load steps inside."""
     loads = list(loads)
     if not loads:
         return ddl
@@ -24,7 +25,7 @@ def with_surviving_rows(ddl: Step, loads: Iterable[Step]) -> Step:
 
 
 def surviving_rows_of(ddl: Step) -> Iterator[Step]:
-    """The load steps inside a DDL step."""
+    """Yield the load steps inside a DDL step."""
     at = 0
     data = bytes(ddl.payload)
     for head in ddl.detail_of(ScopedDdl).kept:

@@ -1,4 +1,4 @@
-"""The changes of one table in one segment, reduced and as SQL."""
+"""Reduce the changes of one table in one change set, and write them as SQL."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class TableChanges:
     def __init__(
         self, table: Table, changes: RawChanges, timings: StageTimings, circumstances: TableContext = _DEFAULT_CONTEXT
     ) -> None:
-        """Raises ChangeError and the row codec's errors."""
+        """Raise ChangeError and the row codec's errors."""
         self.table = table
         self.source = circumstances.source
         taken_back, kinds, commit_ts = circumstances.reverted, changes.kinds, changes.commit_ts
@@ -138,8 +138,9 @@ class TableChanges:
         self._set_new_rows(np.concatenate((effect.inserted, kept_new[~in_place])), kept_new[in_place])
 
     def _set_new_rows(self, write: np.ndarray, replace: np.ndarray) -> None:
-        """The new images that are written, of which `_write` and `_replace` are places from here on. What can't be
-        decoded is an error here, before anything goes downstream.
+        """The new images that are written, of which `_write` and `_replace` are places from here on.
+
+        What can't be decoded is an error here, before anything goes downstream.
         """
         self._new_row_places = np.concatenate((write, replace))
         self._new_rows = self.new.take(self._new_row_places)
@@ -150,7 +151,7 @@ class TableChanges:
         self._write, self._replace = every[: len(write)], every[len(write) :]
 
     def _native_lines(self) -> LoadLines | None:
-        """The new images that are written, if they can be without being decoded."""
+        """Return the new images that are written, if they can be without being decoded."""
         if not isinstance(self.new, NativeImages):
             return None
         started = time.perf_counter()
@@ -161,8 +162,8 @@ class TableChanges:
         return lines
 
     def _unchanged(self, kept_old: np.ndarray, kept_new: np.ndarray) -> np.ndarray:
-        """Which of the kept rows (bool mask) are downstream in the end what they were: a REPLACE that changes nothing
-        there isn't counted by the server.
+        """Return which of the kept rows (bool mask) are downstream in the end what they were: a REPLACE that changes
+        nothing there isn't counted by the server.
         """
         mask = np.zeros(len(kept_old), bool)
         if not len(kept_old):
@@ -201,7 +202,7 @@ class TableChanges:
             ) from None
 
     def _numbers(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
-        """The old and new images' values of a column, if they are known as whole numbers."""
+        """Return the old and new images' values of a column, if they are known as whole numbers."""
         if isinstance(self.old, NativeImages) and isinstance(self.new, NativeImages):
             old, new = self.old.numbers(name), self.new.numbers(name)
             if old is not None and new is not None:
@@ -236,7 +237,7 @@ class TableChanges:
         return NetEffect(gone, come, _NO_ROWS, _NO_ROWS)
 
     def _with_carried_columns(self, old: np.ndarray) -> list[frozenset[int]]:
-        """The ids of the columns that these old images were sent with."""
+        """Return the ids of the columns that these old images were sent with."""
         raw, rows = self._raw, self._raw.own_rows
         return [
             frozenset(column_ids(rows[i].as_py(), images=2 if raw.kinds[i] == UPDATE else 1))
@@ -260,7 +261,7 @@ class TableChanges:
 
     @property
     def is_locatable(self) -> bool:
-        """Whether rows are found downstream by a key; without one only by all their values."""
+        """Return whether rows are found downstream by a key; without one only by all their values."""
         return bool(lookup_key_columns(self.table))
 
     def decode_all(self) -> None:
@@ -269,8 +270,8 @@ class TableChanges:
         _decode_all(self.new)
 
     def only(self, old: np.ndarray, new: np.ndarray) -> Self:
-        """What there is to do for the rows of which the masks over `old` and `new` hold; a row is in both masks or in
-        none.
+        """Return what there is to do for the rows of which the masks over `old` and `new` hold; a row is in both
+        masks or in none.
         """
         part = copy.copy(self)
         part._remove = self._remove[old[self._remove]]
@@ -279,7 +280,7 @@ class TableChanges:
         return part
 
     def new_keys(self) -> list[bytes]:
-        """The keys, as conditions, of the rows that take a free place; [] for a table without a key."""
+        """Return the keys, as conditions, of the rows that take a free place; [] for a table without a key."""
         key = lookup_key_columns(self.table)
         found: list[bytes] = (
             key_conditions(key, [self._new_rows.some(c.name, self._write) for c in key]).to_pylist() if key else []
@@ -287,8 +288,10 @@ class TableChanges:
         return found
 
     def as_bytes(self, after_ts: int) -> Iterator[Step]:
-        """A bytes step if there is text to be written that isn't utf-8. What other character sets than TiDB's own forms
-        of utf-8 would make of bytes isn't known, so there is none for gbk and its like.
+        """Yield a bytes step if there is text to be written that isn't utf-8.
+
+        What other character sets than TiDB's own forms of utf-8 would make of bytes isn't known, so there is none for
+        gbk and its like.
         """
         if self._lines is not None or not self._new_rows.count:
             return
@@ -354,8 +357,9 @@ class TableChanges:
             yield self._delete_step(count, payload, listed)
 
     def _row_conditions(self, images: list[pa.Array]) -> list[bytes]:
-        """Conditions that find the removed rows by all their values. While TiDB drops a column, old images come without
-        it: then what the downstream still has there doesn't count.
+        """Conditions that find the removed rows by all their values.
+
+        While TiDB drops a column, old images come without it: then what the downstream still has there doesn't count.
         """
         columns = self.table.writable_columns
         conditions: list[bytes] = row_conditions(columns, images).to_pylist()
@@ -419,7 +423,7 @@ class TableChanges:
 
 
 def changes_of(segment: ChangeSet, table: Table, places: np.ndarray, timings: StageTimings) -> TableChanges:
-    """The changes at some places of a segment, all of one table. Raises as TableChanges."""
+    """Return the changes at some places of a segment, all of one table. Raises as TableChanges."""
     partial, source = table.id in segment.partial, segment.sources.get(table.id, "")
     # What was in one transaction with the checkpoint is not downstream: it is checked as ever.
     replayed = segment.replayed and not partial and not source and bool(lookup_key_columns(table))
@@ -432,7 +436,7 @@ def changes_of(segment: ChangeSet, table: Table, places: np.ndarray, timings: St
 
 
 def check_merged_tables(tables: Sequence[TableChanges]) -> None:
-    """Raises ChangeError if two tables that are merged downstream both bring a row with the same key."""
+    """Raise ChangeError if two tables that are merged downstream both bring a row with the same key."""
     owners: dict[tuple[str, str, bytes], TableChanges] = {}
     for changes in tables:
         if not changes.source:
@@ -455,7 +459,7 @@ def _decode_all(images: RowImages) -> None:
 
 
 def _concat_after(images: RowImages, opposite: RowImages) -> RowImages:
-    """The images behind those of changes that are taken back, the last one of these first."""
+    """Return the images behind those of changes that are taken back, the last one of these first."""
     backwards = np.arange(opposite.count)[::-1]
     columns = {
         name: pa.concat_arrays([opposite.some(name, backwards).cast(images[name].type), images[name]])
@@ -466,8 +470,8 @@ def _concat_after(images: RowImages, opposite: RowImages) -> RowImages:
 
 
 def _most_selective_first(columns: Sequence[Column], before: RowImages, after: RowImages) -> Sequence[Column]:
-    """The columns whose bytes differ in most rows come first: they show soonest that rows have changed, and what isn't
-    looked at needn't be decoded.
+    """Return the columns whose bytes differ in most rows come first: they show soonest that rows have changed, and
+    what isn't looked at needn't be decoded.
     """
     if len(columns) < _MANY_COLUMNS:
         return columns

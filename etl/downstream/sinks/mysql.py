@@ -54,7 +54,7 @@ class ChangeOrigin:
 
     upstream: Upstream
     rules: str
-    """Which rules they are prepared by, see `sluice.etl.changes.rules._digest`."""
+    """Which rules they are prepared by, see `sluice.etl.changes.rules.rules_digest`."""
 
     @classmethod
     def from_upstream(cls, upstream: Upstream, rules: ReplicationRules) -> Self:

@@ -61,7 +61,7 @@ class WireError(SluiceError, ValueError):
 
 
 def scan(data: Bytes, begins: Ints, ends: Ints, run_tag: int = -1) -> WireFields:
-    """The fields of the messages that lie in `data` from begins[i] to ends[i].
+    """Return the fields of the messages that lie in `data` from begins[i] to ends[i].
 
     `run_tag`, a VARINT tag of one byte: where a message has many such fields with values below 128 in a row, they may
     be given as one RUN. Raises WireError.
@@ -96,8 +96,9 @@ def scan(data: Bytes, begins: Ints, ends: Ints, run_tag: int = -1) -> WireFields
 
 
 def varints(data: Bytes, at: Ints) -> tuple[npt.NDArray[np.uint64], Ints, npt.NDArray[np.bool_]]:
-    """The varints that begin at these places: their values, where they end, and which are none (longer than ten bytes).
-    What lies behind the end of `data` is anything: compare the ends."""
+    """Return the varints that begin at these places: their values, where they end, and which are none (longer than
+    ten bytes). What lies behind the end of `data` is anything: compare the ends.
+    """
     first = data.take(at, mode="clip")
     value = (first & 0x7F).astype(np.uint64)
     end = at + 1
@@ -137,7 +138,9 @@ def _step(data: Bytes, at: Ints, stops: Ints) -> tuple[Ints, Ints, Ints, npt.NDA
 
 
 def _one_by_one(data: Bytes, messages: list[tuple[int, int, int]], run_tag: int, bad: list[int]) -> WireFields:
-    """The fields of messages (owner, where to begin, where it ends); the owners of those that are none go to `bad`."""
+    """Return the fields of messages (owner, where to begin, where it ends); the owners of those that are none go to
+    `bad`.
+    """
     owners, tags, begins, ends = array("i"), array("i"), array("q"), array("q")
     found, view = (tags, begins, ends), data.data
     for owner, at, stop in messages:
@@ -198,7 +201,7 @@ def _walk(view: memoryview, at: int, stop: int, run_tag: int, found: tuple[array
 
 
 def _varint(view: memoryview, first: int, at: int) -> tuple[int, int]:
-    """The varint whose first byte has been read; OverflowError if it is longer than ten bytes."""
+    """Return the varint whose first byte has been read; OverflowError if it is longer than ten bytes."""
     byte = view[at]
     if byte < 0x80:
         return (first - 0x80) | (byte << 7), at + 1
@@ -213,7 +216,7 @@ def _varint(view: memoryview, first: int, at: int) -> tuple[int, int]:
 
 
 def _run_end(data: Bytes, at: int, stop: int, tag: int) -> int:
-    """Where the fields ``tag, value < 128`` end that begin at `at`."""
+    """Return where the fields ``tag, value < 128`` end that begin at `at`."""
     pairs = 64
     while at < stop:
         piece = data[at : min(at + 2 * pairs, stop)]

@@ -341,8 +341,9 @@ class _Mutations:
 
 
 def _sequences(data: Bytes, fields: WireFields) -> tuple[Bytes, npt.NDArray[np.int32]]:
-    """The kinds that sequences name, as a part's kinds (3: obsolete), and whose mutation's they are. Types that nobody
-    knows are left out, as protobuf does.
+    """Return the kinds that sequences name, as a part's kinds (3: obsolete), and whose mutation's they are.
+
+    Types that nobody knows are left out, as protobuf does.
     """
     tag = fields.tag
     runs = np.isin(tag, (_SEQUENCE | RUN_WIRE_TYPE, _PACKED_SEQUENCE))
@@ -368,8 +369,8 @@ def _sequences(data: Bytes, fields: WireFields) -> tuple[Bytes, npt.NDArray[np.i
 
 
 def _packed(data: Bytes) -> Bytes:
-    """The values of a packed field of enums, _UNKNOWN for those of more than one byte; one that breaks off ends in an
-    obsolete kind, which no sequence agrees with.
+    """Return the values of a packed field of enums, _UNKNOWN for those of more than one byte; one that breaks off
+    ends in an obsolete kind, which no sequence agrees with.
     """
     last = data < 0x80
     single = last & np.concatenate(([True], last[:-1]))[: len(last)]

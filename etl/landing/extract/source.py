@@ -34,7 +34,9 @@ class PumpRange:
 
 
 def read_range(host: str, cluster_id: int, lo: int, hi: int, tls: TLS | None = None) -> Iterator[pa.RecordBatch]:
-    """The commits in (lo, hi] of a pump, as record batches (commit_ts, start_ts, payload). The pump is asked at once.
+    """Yield the commits in (lo, hi] of a pump, as record batches (commit_ts, start_ts, payload).
+
+    The pump is asked at once.
 
     A pump that doesn't offer the bulk read is read through PullBinlogs; which of the two it is is asked each time,
     because one may have taken the other's place. Raises upstream.PumpReadError, also if the pump sends a commit outside

@@ -44,7 +44,7 @@ class TableTally:
 
 
 def _sum_by_table(found: Ints) -> Ints:
-    """A row for each table, by id."""
+    """Return a row for each table, by id."""
     ids = found[:, 0]
     if len(ids) > 1:
         order = np.argsort(ids, kind="stable")

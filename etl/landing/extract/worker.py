@@ -65,7 +65,7 @@ class LandRanges:
 def _process_ranges(
     relay: RelayLog, job: LandRanges, tasks: Sequence[Mapping[str, Any]], token: str
 ) -> list[dict[str, Any]]:
-    """The statistics of ranges that become one part, or what in one of them can't be read."""
+    """Return the statistics of ranges that become one part, or what in one of them can't be read."""
     started = time.perf_counter()
     ranges = [
         _RangeExtraction(job, task) for task in tasks
@@ -122,7 +122,7 @@ class _RangeExtraction:
         self._transactions = 0
 
     def transactions(self) -> Iterator[pa.RecordBatch]:
-        """Those that can be read, in WINDOW_SCHEMA."""
+        """Yield those that can be read, in WINDOW_SCHEMA."""
         skips = self.task["skips"]
         while True:
             mark = time.perf_counter()
@@ -143,7 +143,7 @@ class _RangeExtraction:
             yield from exploded
 
     def changes_of(self, transactions: pa.Table) -> Iterator[pa.RecordBatch]:
-        """The row changes of transactions of several ranges, which count as this one's."""
+        """Yield the row changes of transactions of several ranges, which count as this one's."""
         for batch in transactions.combine_chunks().to_batches():
             yield from self._explode(batch)
 
@@ -158,7 +158,7 @@ class _RangeExtraction:
         self.exploding += time.perf_counter() - mark
 
     def stats(self) -> dict[str, Any]:
-        """What was in it."""
+        """Return what was in it."""
         totals = self._exploder.totals
         return {
             "n": self.task["n"],

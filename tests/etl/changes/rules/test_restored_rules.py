@@ -21,7 +21,7 @@ def test_exactly_these_tables_are_wanted_however_they_are_written() -> None:
     ("schema", "goes_to"), [("shop", "shop_restored"), ("odd{x}`*", "odd{x}`*_restored"), ("Größe", "Größe_restored")]
 )
 def test_every_database_goes_where_the_pattern_says_and_nothing_is_merged(schema: str, goes_to: str) -> None:
-    routes = SchemaPattern.of("{schema}_restored")
+    routes = SchemaPattern.from_pattern("{schema}_restored")
     target = routes.target(schema, "t")
     assert (target.schema, target.table, target.is_merged) == (goes_to, "t", False)
     assert routes.target_schema(schema) == goes_to
@@ -29,4 +29,4 @@ def test_every_database_goes_where_the_pattern_says_and_nothing_is_merged(schema
 
 
 def test_a_pattern_that_leaves_names_as_they_are_routes_nothing() -> None:
-    assert not SchemaPattern.of("{schema}").rules
+    assert not SchemaPattern.from_pattern("{schema}").rules

@@ -1,13 +1,14 @@
-"""The rules of a restore: exactly these tables, into databases whose names a pattern makes of the upstream's."""
+"""Select tables beside the settings' rules: by globs, or for a restore by names, into renamed databases."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from sluice.etl.changes.rules.filters import OWN_SCHEMAS, Filter, NameRule
 from sluice.etl.changes.rules.routes import Route, Routes, Target
 from sluice.tidb.folded import folded
+from sluice.tidb.table_name import fits, full_name, schema_fits
 
 _SCHEMA_PLACEHOLDER = "{schema}"
 
@@ -25,7 +26,8 @@ class _ExceptNames(NameRule):
 
 
 def filter_for_tables(names: Iterable[tuple[str, str]], own_schemas: Iterable[str] = ()) -> Filter:
-    """A filter that wants the tables of these (schema, table), however they are written, and no other one.
+    """Return a filter that wants the tables of these (schema, table), however they are written, and no other one.
+
     `own_schemas`: beside the system's, what never is a table of the upstream's.
     """
     lower = frozenset((folded(schema), folded(table)) for schema, table in names)
@@ -40,7 +42,7 @@ class SchemaPattern(Routes):
     pattern: str = _SCHEMA_PLACEHOLDER
 
     @classmethod
-    def of(cls, pattern: str) -> Routes:
+    def from_pattern(cls, pattern: str) -> Routes:
         """Routes by this pattern; none if names stay."""
         if pattern == _SCHEMA_PLACEHOLDER:
             return Routes()
@@ -55,3 +57,26 @@ class SchemaPattern(Routes):
 
     def concerns_schema(self, schema: str) -> bool:
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class _ExceptGlobs(NameRule):
+    """Matches every table whose ``schema.table`` none of the globs fits, and databases in which none could."""
+
+    globs: tuple[str, ...] = ()
+
+    def matches(self, schema: str, table: str) -> bool:
+        if not table:
+            return not any(schema_fits(schema, glob) for glob in self.globs)
+        name = full_name(schema, table)
+        return not any(fits(name, glob) for glob in self.globs)
+
+
+def only_tables(filters: Filter, globs: Sequence[str]) -> Filter:
+    """Return the filter, and of what it wants only the tables whose ``schema.table`` fits one of `globs` (`*` and
+    `?`; their names in case); all of them without globs.
+    """
+    if not globs:
+        return filters
+    text = f"--table {', '.join(globs)}"
+    return replace(filters, ignored_tables=(*filters.ignored_tables, _ExceptGlobs("*", "*", text, tuple(globs))))
