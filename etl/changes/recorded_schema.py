@@ -1,20 +1,22 @@
-"""Convert the schemas in a window record between the relay log's JSON and TiDB's types.
+"""Convert the schemas in a window record between the relay log's JSON and TiDB's types, and replay them.
 
-The relay log stores these parts of a record unread, since it knows nothing of TiDB. Landing writes them; preparing, the
-takeover and searches read them.
+The relay log stores these parts of a record unread, since it knows nothing of TiDB. Landing writes them; planning, the
+takeover and all that reads the past read them. `SchemaTimeline` answers within one window, `SchemaReplay` across
+windows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from sluice.relay import WindowRecord
 from sluice.tidb.ddl_job import DdlJob, FinishedRowMove
 from sluice.tidb.id_maps import tables_by_id, to_json
-from sluice.tidb.schema import Table
+from sluice.tidb.schema import Schema, Table
 
+T = TypeVar("T", Schema, Table)
 _RECORD_KEYS = ("tables", "ddls", "truncated_tables", "schema_version", "moved", "relaxed", "doubled")
 
 
@@ -121,6 +123,64 @@ class SchemaTimeline:
                 found = tables.get(table_id) or found
         return found
 
+    def before(self, ddl: DdlJob) -> dict[int, Table]:
+        """Return the tables that a DDL of the window changes as they were, by id; without those that weren't there."""
+        found = ((table_id, self.find(table_id, ddl.commit_ts)) for table_id in ddl.effect.tables)
+        return {table_id: table for table_id, table in found if table is not None}
+
     def changed_at(self, table_id: int) -> list[int]:
         """Return the commit timestamps of the DDL that changed a table, ascending."""
         return [after_ts for after_ts, tables in self._steps[1:] if table_id in tables]
+
+
+class SchemaReplay:
+    """Move a schema on from a timestamp, window by window and DDL by DDL.
+
+    The caller takes windows in the order of the log: `enter`, then `advance`. A window may begin before the position.
+    Only DDL changes a table that is known: descriptions of it in later windows don't count.
+    """
+
+    def __init__(
+        self, since: int, tables: Iterable[Table] = (), schemas: Iterable[Schema] = (), schema_version: int = 0
+    ) -> None:
+        """Begin with the tables and databases that are known as of `since` (TSO)."""
+        self.at = since
+        """The position (TSO): DDL through it has been applied."""
+        self.tables = {table.id: table for table in tables}
+        """The tables, views and sequences there are at the position, by id."""
+        self.schemas = {schema.id: schema for schema in schemas}
+        """The databases there are at the position, of those that were known or that DDL changed, by id."""
+        self.schema_version = schema_version
+        self.unknown: dict[int, Table] = {}
+        """Tables that were there though the caller didn't know them, as windows first described them, by id."""
+
+    def enter(self, schema: RecordedSchema) -> None:
+        """Take in the tables that a window describes and that aren't known, as they are at the position."""
+        described = dict(schema.tables)
+        for ddl in schema.ddls:
+            if ddl.commit_ts <= self.at:
+                described.update(ddl.effect.tables)
+        for table_id, table in described.items():
+            if table is not None and table_id not in self.tables:
+                self.unknown[table_id] = self.tables[table_id] = table
+
+    def advance(self, ddls: Iterable[DdlJob], until: int) -> Iterator[DdlJob]:
+        """Apply the DDL behind the position through `until` (TSO), and yield each one with `before`.
+
+        While the caller has a DDL, the position is in front of it. DDL that the caller doesn't take isn't applied.
+        """
+        for ddl in ddls:
+            if self.at < ddl.commit_ts <= until:
+                yield replace(ddl, before={i: self.tables[i] for i in ddl.effect.tables if i in self.tables})
+                _update(self.tables, ddl.effect.tables)
+                _update(self.schemas, ddl.effect.schemas)
+                self.schema_version = max(self.schema_version, ddl.schema_version)
+                self.at = ddl.commit_ts
+
+
+def _update(there: dict[int, T], effect: Mapping[int, T | None]) -> None:
+    for each_id, left in effect.items():
+        if left is None:
+            there.pop(each_id, None)
+        else:
+            there[each_id] = left

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sluice.etl.changes.formats.ddl_partitions import plain_name
 from sluice.etl.changes.planning import WindowPayload
-from sluice.etl.changes.recorded_schema import RecordedSchema
+from sluice.etl.changes.recorded_schema import RecordedSchema, SchemaReplay
 from sluice.etl.changes.rules import is_internal_table
 from sluice.relay import WindowRecord
 from sluice.tidb import tso
@@ -48,69 +48,53 @@ class RestoreGroup:
     """Of `ids`, those of which no row can be there in the end: dropped or truncated between, and never exchanged."""
 
 
-@dataclass(slots=True)
 class TableLineage:
     """The schema from `since` on, moved on by windows. `oldest`: where the log of windows begins (TSO)."""
 
-    since: int
-    oldest: int
-    begun: dict[int, Table]
-    """Tables, views and sequences as of `since`, by id."""
-    schemas: dict[int, Schema]
-    now: dict[int, Table] = field(default_factory=dict)
-    """As far as windows have been followed."""
-    unknown: dict[int, Table] = field(default_factory=dict)
-    """Tables that were there at `since`, as windows tell, and that no base holds."""
-    problems: list[str] = field(default_factory=list)
-    ddls: list[DdlJob] = field(default_factory=list)
-    _names: defaultdict[int, set[Name]] = field(default_factory=lambda: defaultdict(set))
-    _known: set[int] = field(default_factory=set)
+    def __init__(
+        self,
+        since: int,
+        oldest: int,
+        tables: Iterable[Table] = (),
+        schemas: Iterable[Schema] = (),
+        problems: Iterable[str] = (),
+    ) -> None:
+        """Begin with a base's tables and databases; or with none, where the log of windows begins."""
+        self.since = since
+        self.oldest = oldest
+        self.problems = list(problems)
+        self.ddls: list[DdlJob] = []
+        """With `before`."""
+        self.schemas = {schema.id: schema for schema in schemas}
+        """Also those that were dropped: tables may have been in one of them before."""
+        self._replay = SchemaReplay(since, tables)
+        self.begun = dict(self.now)
+        """Tables, views and sequences as of `since`, by id."""
+        self._names: defaultdict[int, set[Name]] = defaultdict(set)
+        self._note(self.begun.values())
 
-    @classmethod
-    def from_snapshot(cls, since: int, oldest: int, tables: Iterable[Table], schemas: Iterable[Schema]) -> TableLineage:
-        """From a base's tables and databases; or from none, where the log of windows begins."""
-        begun = {table.id: table for table in tables}
-        made = cls(since, oldest, begun, {schema.id: schema for schema in schemas}, dict(begun))
-        made._known.update(begun)
-        for table in begun.values():
-            made._note(table)
-        return made
+    @property
+    def now(self) -> dict[int, Table]:
+        """As far as windows have been followed."""
+        return self._replay.tables
+
+    @property
+    def unknown(self) -> dict[int, Table]:
+        """Tables that were there at `since`, as windows describe them, and that no base holds."""
+        return self._replay.unknown
 
     def follow(self, windows: Iterable[WindowRecord], until: int) -> None:
         """Go on through the windows' DDL up to `until` (TSO). Raises RelayGapError, RelayCorruptError."""
         for window in windows:
             schema = RecordedSchema.from_window(window)
-            for table_id, table in self._tables_at_beginning(schema).items():
-                if table is not None and table_id not in self._known and not is_internal_table(table_id):
-                    self._known.add(table_id)
-                    self.unknown[table_id] = self.now[table_id] = table
-                    self._note(table)
-            for ddl in schema.ddls:
-                if self.since < ddl.commit_ts <= until:
-                    self._apply(ddl)
+            self._replay.enter(schema)
+            for ddl in self._replay.advance(schema.ddls, until):
+                self.ddls.append(ddl)
+                self.schemas.update((i, one) for i, one in ddl.effect.schemas.items() if one is not None)
+                self._note(table for table in ddl.effect.tables.values() if table is not None)
             if schema.ddls:
                 self._check_began(window, until)
-
-    def _tables_at_beginning(self, schema: RecordedSchema) -> Mapping[int, Table | None]:
-        """Return a window's tables as of its beginning, or as of `since` if that lies in the window."""
-        tables = dict(schema.tables)
-        for ddl in schema.ddls:
-            if ddl.commit_ts <= self.since:
-                tables.update(ddl.effect.tables)
-        return tables
-
-    def _apply(self, ddl: DdlJob) -> None:
-        self.ddls.append(ddl)
-        for schema_id, schema in ddl.effect.schemas.items():
-            if schema is not None:
-                self.schemas[schema_id] = schema
-        for table_id, table in ddl.effect.tables.items():
-            self._known.add(table_id)
-            if table is None:
-                self.now.pop(table_id, None)
-            else:
-                self.now[table_id] = table
-                self._note(table)
+        self._note(self.unknown.values())
 
     def _check_began(self, window: WindowRecord, until: int) -> None:
         for commit_ts, began_ts in WindowPayload.from_window(window, self.since, until).ddl_started_before().items():
@@ -120,8 +104,9 @@ class TableLineage:
                     " there: which rows it keeps can't be told"
                 )
 
-    def _note(self, table: Table) -> None:
-        self._names[table.id].add((table.schema_name, table.name))
+    def _note(self, tables: Iterable[Table]) -> None:
+        for table in tables:
+            self._names[table.id].add((table.schema_name, table.name))
 
     def family(self, globs: Sequence[str]) -> RestoreGroup:
         """What fits one of the globs now (() is all of it), and what that needs."""

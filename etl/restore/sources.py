@@ -109,12 +109,10 @@ class RestoreSources:
         try:
             source = self.source()
             known = source.definitions() if source else None
-            made = TableLineage.from_snapshot(
-                self.since, self.oldest, known.tables if known else (), known.schemas if known else ()
-            )
+            made = TableLineage(self.since, self.oldest, known.tables if known else (), known.schemas if known else ())
             made.follow(self.windows(), self.until)
         except RelayError as error:  # a hole, or damage: named, with the way out
-            return TableLineage(self.since, self.oldest, {}, {}, problems=[str(error)])
+            return TableLineage(self.since, self.oldest, problems=[str(error)])
         return made
 
     def windows(self) -> Iterator[WindowRecord]:

@@ -5,9 +5,9 @@ were, and which tables there are at each moment that is asked for. No row is rea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from sluice.etl.changes.recorded_schema import RecordedSchema
+from sluice.etl.changes.recorded_schema import RecordedSchema, SchemaReplay
 from sluice.etl.history.as_of.errors import AsOfError
 from sluice.relay import WindowLog
 from sluice.tidb import tso
@@ -94,8 +94,8 @@ def read_history(
     """What lies in (start_ts, until_ts]. `known`: the tables of the base at `start_ts`, None if there is none. Raises
     AsOfError where the log doesn't reach, relay errors.
     """
-    found = SchemaChangeLog(start_ts, until_ts, moments, dict(known or {}))
-    tables = dict(known or {})
+    replay = SchemaReplay(start_ts, (known or {}).values())
+    found = SchemaChangeLog(start_ts, until_ts, moments, dict(known or {}), replay.unknown)
     left = sorted(set(moments))
     if start_ts < until_ts:
         _check_reach(log, start_ts, until_ts)
@@ -103,17 +103,20 @@ def read_history(
             if not (window.tables or window.ddls or window.relaxed or window.skipped):
                 continue
             schema = RecordedSchema.from_window(window)
-            _add_unknown_tables(found, tables, schema)
+            replay.enter(schema)
             found.dropping += [(window.lo, window.hi, i) for i, indexes in schema.relaxed.items() if not indexes]
             found.skipped += [int(entry["commit_ts"]) for entry in window.skipped]
-            for ddl in schema.ddls:
-                if not start_ts < ddl.commit_ts <= until_ts:
-                    continue
+            for ddl in replay.advance(schema.ddls, until_ts):
                 while left and left[0] < ddl.commit_ts:
-                    found.tables_at[left.pop(0)] = dict(tables)
-                _apply_ddl(found, tables, ddl)
-    for moment in left:
-        found.tables_at[moment] = dict(tables)
+                    found.tables_at[left.pop(0)] = dict(replay.tables)
+                if ddl.type == Action.FLASHBACK_CLUSTER:
+                    raise AsOfError(
+                        f"{ddl.title} took the whole cluster back to an earlier moment, and its rows are in no binlog",
+                        way_out="begin with a base that was made after it: `sluice base make`",
+                    )
+                if ddl.effect.tables:
+                    found.ddls.append(ddl)
+    found.tables_at |= {moment: dict(replay.tables) for moment in left}
     return found
 
 
@@ -131,40 +134,3 @@ def _check_reach(log: WindowLog, start_ts: int, until_ts: int) -> None:
             f"{log.url} holds what was committed through {tso.text(last.hi)}: {tso.text(until_ts)} isn't landed",
             way_out="ask for an earlier moment, or wait until it is landed",
         )
-
-
-def _add_unknown_tables(found: SchemaChangeLog, tables: dict[int, Table], schema: RecordedSchema) -> None:
-    """Tables that a window describes and nobody knew: they were there before. Of those in a window in which the start
-    lies, DDL through the start has made what they are.
-    """
-    early = [ddl for ddl in schema.ddls if ddl.commit_ts <= found.start_ts]
-    changed = {table_id for ddl in early for table_id in ddl.effect.tables}
-    for table_id, table in schema.tables.items():
-        if table is not None and table_id not in tables and table_id not in changed:
-            found.unknown[table_id] = tables[table_id] = table
-    for ddl in early:
-        for table_id, table in ddl.effect.tables.items():
-            if table_id in found.known:
-                continue
-            if table is None:
-                tables.pop(table_id, None)
-                found.unknown.pop(table_id, None)
-            else:
-                found.unknown[table_id] = tables[table_id] = table
-
-
-def _apply_ddl(found: SchemaChangeLog, tables: dict[int, Table], ddl: DdlJob) -> None:
-    before = {table_id: tables.get(table_id) for table_id in ddl.effect.tables}
-    if ddl.type == Action.FLASHBACK_CLUSTER:
-        raise AsOfError(
-            f"{ddl.title} took the whole cluster back to an earlier moment, and its rows are in no binlog",
-            way_out="begin with a base that was made after it: `sluice base make`",
-        )
-    if not before:
-        return
-    found.ddls.append(replace(ddl, before={i: t for i, t in before.items() if t is not None}))
-    for table_id, table in ddl.effect.tables.items():
-        if table is None:
-            tables.pop(table_id, None)
-        else:
-            tables[table_id] = table

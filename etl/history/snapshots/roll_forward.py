@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from sluice.etl.changes.recorded_schema import SchemaReplay
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.source import SourceChunk
 from sluice.etl.history.as_of import TimeTravelQuery, tables_as_of
@@ -55,9 +56,12 @@ def definitions_after(older: ArchiveSnapshot, windows: Iterable[WindowRecord], t
     """The schema at `ts` (TSO): the base's with the DDL behind it. `windows` are those in between, without a hole.
     Raises BaseError if transactions were left out of them.
     """
-    schemas: dict[int, Schema | None] = {one.id: one for one in map(Schema.from_json, older.schemas)}
-    tables: dict[int, Table | None] = {one.id: one for one in (Table.from_json(t.table) for t in older.tables)}
-    version = older.schema_version
+    replay = SchemaReplay(
+        older.ts,
+        (Table.from_json(one.table) for one in older.tables),
+        map(Schema.from_json, older.schemas),
+        older.schema_version,
+    )
     for window in windows:
         if skipped := [entry for entry in window.skipped if older.ts < entry["commit_ts"] <= ts]:
             raise SnapshotError(
@@ -65,15 +69,12 @@ def definitions_after(older: ArchiveSnapshot, windows: Iterable[WindowRecord], t
                 f" left out: {skipped[0]['why']}",
                 way_out="make the base from TiDB: it holds what the transaction did",
             )
-        for ddl in map(DdlJob.from_json, window.ddls):
-            if older.ts < ddl.commit_ts <= ts:
-                schemas |= ddl.effect.schemas
-                tables |= ddl.effect.tables
-                version = max(version, ddl.schema_version)
+        for _ in replay.advance(map(DdlJob.from_json, window.ddls), ts):
+            pass
     found = SourceSchema(
-        ts, version,
-        tuple(sorted((s for s in schemas.values() if s is not None), key=lambda schema: schema.name)),
-        tuple(sorted((t for t in tables.values() if t is not None), key=lambda t: (t.schema_name, t.name))),
+        ts, replay.schema_version,
+        tuple(sorted(replay.schemas.values(), key=lambda schema: schema.name)),
+        tuple(sorted(replay.tables.values(), key=lambda table: (table.schema_name, table.name))),
     )  # fmt: skip
     return found.of_users()
 

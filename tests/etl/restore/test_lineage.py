@@ -24,7 +24,7 @@ def ddl(commit_ts: int, kind: Action, tables: dict[int, Table | None]) -> dict[s
 
 def lineage(held: tuple[Table, ...], ddls: list[dict[str, Any]]) -> TableLineage:
     """Of a base at 50 with these tables, and a window (10, 100] that begins before it."""
-    made = TableLineage.from_snapshot(_SINCE, 10, held, ())
+    made = TableLineage(_SINCE, 10, held, ())
     documents = {str(each.id): each.to_json() for each in (_T, _GONE)}
     made.follow([WindowRecord(10, 100, 7, "t", 0, 1, 0, 9, (), documents, tuple(ddls))], _END)
     return made
