@@ -128,8 +128,7 @@ class ExpectedRows:
         for ddl in schema.ddls:
             before = int(np.searchsorted(stamps, ddl.commit_ts))
             left += self._of_changes(changes.slice(done, before - done), known, skipped)
-            tables = {i: table for i in ddl.effect.tables if (table := known.find(i, ddl.commit_ts)) is not None}
-            move = self._record_move(move_of(ddl.past_move(tables)))
+            move = self._record_move(move_of(ddl.past_move(known.before(ddl))))
             if move is not None and move.drops and self._after < ddl.commit_ts <= self._until:
                 left.append((ddl.commit_ts, move))
             self._dropped.update(i for i, table in ddl.effect.tables.items() if table is None)

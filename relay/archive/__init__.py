@@ -28,7 +28,6 @@ from sluice.relay.archive.snapshots import (
     SnapshotTable,
     snapshot_id,
 )
-from sluice.relay.archive.window_merging import tables_at
 
 __all__ = [
     "DEAD_AFTER_MS",
@@ -54,6 +53,5 @@ __all__ = [
     "remove_unreferenced",
     "snapshot_id",
     "sync_overrides",
-    "tables_at",
     "write_log",
 ]

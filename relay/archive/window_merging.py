@@ -15,7 +15,7 @@ from typing import Any
 
 from sluice.relay.window import WindowRecord
 
-__all__ = ["MergeLimits", "merge_groups", "merge_windows", "tables_at"]
+__all__ = ["MergeLimits", "merge_groups", "merge_windows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +76,6 @@ def merge_groups(windows: Iterable[WindowRecord], limits: MergeLimits) -> Iterat
 
 def _bytes(window: WindowRecord) -> int:
     return sum(part.bytes for part in window.parts)
-
-
-def tables_at(window: WindowRecord, ts: int) -> dict[str, Any]:
-    """The tables of a window as they are once everything through `ts` (TSO) is committed, by id as in its record."""
-    tables = dict(window.tables)
-    for ddl in window.ddls:
-        if ddl["commit_ts"] <= ts:
-            tables |= _tables_after(ddl)
-    return tables
 
 
 def _tables_after(ddl: Mapping[str, Any]) -> Mapping[str, Any]:

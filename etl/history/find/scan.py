@@ -167,13 +167,8 @@ class _WindowScan:
 
     def _names(self, ddl: DdlJob) -> tuple[str, ...]:
         """The wanted tables that a DDL is about, under their names before and after it."""
-        both = [
-            table
-            for i, after in ddl.effect.tables.items()
-            for table in (self._tables.find(i, ddl.commit_ts), after)
-            if table is not None
-        ]
-        names = {(table.schema_name, table.name) for table in both}
+        both = (*self._tables.before(ddl).values(), *ddl.effect.tables.values())
+        names = {(table.schema_name, table.name) for table in both if table is not None}
         if ddl.table_name:
             names.add((ddl.schema_name, ddl.table_name))
         return tuple(sorted(full_name(*name) for name in names if self._filter.wants_table(*name)))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
+from sluice.etl.changes.recorded_schema import RecordedSchema, SchemaTimeline
 from sluice.etl.history.retain.catalogue_summary import SegmentSummary
 from sluice.etl.history.retain.contents import ArchiveContents
 from sluice.etl.history.retain.policy import ArchiveInventory
@@ -13,6 +13,7 @@ from sluice.relay import WindowRecord
 from sluice.relay.archive import Archive
 from sluice.tidb.ddl_actions import Action
 from sluice.tidb.ddl_job import DdlJob
+from sluice.tidb.schema import Table
 
 __all__ = ["events_between", "events_of_window", "inventory_of"]
 
@@ -66,24 +67,20 @@ def events_between(archive: Archive, volumes: Iterable[SegmentSummary], version:
 
 
 def events_of_window(window: WindowRecord) -> Iterator[TableEvent]:
-    """What a window's DDL did to tables."""
-    there = {int(table_id) for table_id, table in window.tables.items() if table}
-    for document in window.ddls:
-        yield from _events_of_ddl(document, there)
+    """Yield what a window's DDL did to tables."""
+    schema = RecordedSchema.from_window(window)
+    timeline = SchemaTimeline(schema)
+    for ddl in schema.ddls:
+        yield from _events_of_ddl(ddl, timeline.before(ddl))
 
 
-def _events_of_ddl(document: Mapping[str, Any], there: set[int]) -> Iterator[TableEvent]:
-    """What one DDL did; `there` are the tables that are known to exist before, and then afterwards."""
-    ddl = DdlJob.from_json(document)
+def _events_of_ddl(ddl: DdlJob, before: Mapping[int, Table]) -> Iterator[TableEvent]:
     tables = ddl.effect.tables
     gone = tuple(table_id for table_id in tables if tables[table_id] is None)
-    before = frozenset(there)
     moved = tuple(table_id for table_id in tables if table_id in before)
     for table_id, table in tables.items():
         if table is None:
-            there.discard(table_id)
             continue
-        there.add(table_id)
         name = table.full_name
         if ddl.type == Action.EXCHANGE_PARTITION:
             yield TableEvent(ddl.commit_ts, table_id, name, takes=moved or (table_id,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from sluice.etl.changes.recorded_schema import RecordedSchema, SchemaTimeline
@@ -100,7 +100,7 @@ def _describe(schema: RecordedSchema, tables: SchemaTimeline, window: WindowReco
 
 
 def _apply_ddl(ddl: DdlJob, tables: SchemaTimeline, found: TableSchemaHistory) -> None:
-    before, after = _sides(ddl, tables, found.name)
+    before, after = _sides(ddl, tables.before(ddl), found.name)
     named = full_name(ddl.schema_name, ddl.table_name) == found.name
     if before is None and after is None and not named:
         return
@@ -114,11 +114,11 @@ def _apply_ddl(ddl: DdlJob, tables: SchemaTimeline, found: TableSchemaHistory) -
         found.name = before.full_name
 
 
-def _sides(ddl: DdlJob, tables: SchemaTimeline, name: str) -> tuple[Table | None, Table | None]:
+def _sides(ddl: DdlJob, then: Mapping[int, Table], name: str) -> tuple[Table | None, Table | None]:
     """The table that has the name behind the DDL, as it was and as it is; or that had it, and is gone."""
     before, after = None, None
-    for table_id in ddl.effect.tables:
-        old, new = tables.find(table_id, ddl.commit_ts), ddl.effect.tables[table_id]
+    for table_id, new in ddl.effect.tables.items():
+        old = then.get(table_id)
         if new is not None and new.full_name == name:
             before, after = old or before, new
         elif new is None and old is not None and old.full_name == name:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from sluice.etl.changes.planning import BatchPayload
-from sluice.etl.changes.recorded_schema import RecordedSchema
+from sluice.etl.changes.recorded_schema import RecordedSchema, SchemaReplay
 from sluice.etl.changes.rules import Filter
 from sluice.etl.changes.steps import LatestImagesDetail, from_batches
 from sluice.etl.changes.write_plans.identity import lookup_key_columns
@@ -40,14 +40,14 @@ class ChangedKeys:
         self._since = since
         self._until = until
         self._at = since
-        self._tables: dict[int, Table] = {}
+        self._schema = SchemaReplay(since)
         self._rows: dict[int, LatestRows] = {}
         self._later: dict[int, LatestRows] = {}
 
     @property
     def tables(self) -> dict[int, Table]:
         """The tables of which rows are touched, by id, as they are upstream where it has come to."""
-        return {table_id: self._tables[table_id] for table_id in self._rows}
+        return {table_id: self._schema.tables[table_id] for table_id in self._rows}
 
     @property
     def at(self) -> int:
@@ -82,7 +82,7 @@ class ChangedKeys:
     def current(self, table_id: int, rows: pa.Table) -> pa.Table:
         """Some of `rows` as they are where it has come to."""
         later = self._later.get(table_id)
-        return merged_with_later(self._tables[table_id], rows, later.rows) if later else rows
+        return merged_with_later(self._schema.tables[table_id], rows, later.rows) if later else rows
 
     def _advance_through(self, ts: int, into: dict[int, LatestRows]) -> Iterator[int]:
         """Take in what comes after `at` through `ts`; as far as it has come."""
@@ -99,7 +99,7 @@ class ChangedKeys:
             yield hi
 
     def _add(self, into: dict[int, LatestRows], table_id: int, payload: pa.Buffer) -> None:
-        table = self._tables[table_id]
+        table = self._schema.tables[table_id]
         if not lookup_key_columns(table):
             raise ReplayRangeError(
                 f"{table.full_name} has no key: which of its rows were touched can't be told. Copy it again: `sluice"
@@ -112,23 +112,19 @@ class ChangedKeys:
         """Know the tables as they are behind a window, through `ts`. Raises ReapplyError if rows have changed without a
         change of theirs in the log.
         """
-        for table_id, table in schema.tables.items():
-            if table is not None and self._wants(table):
-                self._tables.setdefault(table_id, table)
+        self._schema.enter(schema)
         for move in schema.moved:
-            if any(table_id in self._tables for table_id in move.effect.tables):
+            if any(self._wants(self._schema.tables.get(table_id)) for table_id in move.effect.tables):
                 raise self._refused(f"DDL job {move.job_id}", move.finished_ts)
-        for ddl in schema.ddls:
-            if ddl.commit_ts <= ts:
-                self._apply_ddl(ddl)
-
-    def _apply_ddl(self, ddl: DdlJob) -> None:
-        for table_id, after in ddl.effect.tables.items():
-            before = self._tables.get(table_id) if ddl.commit_ts > self._at else None
-            if before is not None and (after is None or not _has_the_same_rows(ddl, before, after)):
-                raise self._refused(f"{ddl.title} ({' '.join(ddl.query.split())[:200]})", ddl.commit_ts)
-            if after is not None and self._wants(after):
-                self._tables[table_id] = after
+        for ddl in self._schema.advance(schema.ddls, ts):
+            for table_id, before in ddl.before.items():
+                after = ddl.effect.tables[table_id]
+                if (
+                    before is not None
+                    and self._wants(before)
+                    and (after is None or not _has_the_same_rows(ddl, before, after))
+                ):
+                    raise self._refused(f"{ddl.title} ({' '.join(ddl.query.split())[:200]})", ddl.commit_ts)
 
     def _refused(self, what: str, ts: int) -> ReplayRangeError:
         return ReplayRangeError(
@@ -136,8 +132,8 @@ class ChangedKeys:
             f" they were logged. Begin behind it, --since {ts}, or copy the table again: `sluice backfill`"
         )
 
-    def _wants(self, table: Table) -> bool:
-        return table.is_base_table and self._filters.wants_table(table.schema_name, table.name)
+    def _wants(self, table: Table | None) -> bool:
+        return table is not None and table.is_base_table and self._filters.wants_table(table.schema_name, table.name)
 
 
 def _has_the_same_rows(ddl: DdlJob, before: Table, after: Table) -> bool:

@@ -13,7 +13,7 @@ from sluice.etl.history.archive.verifying import segment_problems
 from sluice.etl.history.archive.worker import BuildSegments, build_segment
 from sluice.etl.settings import Settings, parse_settings
 from sluice.relay import Part, RelayLog, WindowRecord
-from sluice.relay.archive import Archive, ArchiveLog, ArchiveSegment, tables_at
+from sluice.relay.archive import Archive, ArchiveLog, ArchiveSegment
 from sluice.relay.storage import Storage
 
 
@@ -87,12 +87,21 @@ def differences(relay: RelayLog, archive: Archive) -> list[str]:
     if (landed[0].lo, landed[-1].hi) != (archived[0].lo, archived[-1].hi):
         found.append("the range")
     for window in landed:
-        there = tables_at(next(one for one in archived if one.lo <= window.lo < one.hi), window.lo)
+        there = _tables_at(next(one for one in archived if one.lo <= window.lo < one.hi), window.lo)
         if any(there.get(table_id) != table for table_id, table in window.tables.items()):
             found.append("tables")
     if any(after.lo != before.hi for before, after in itertools.pairwise(archived)):
         found.append("the chain")
     return found
+
+
+def _tables_at(window: WindowRecord, ts: int) -> dict[str, Any]:
+    """The documents of a window's tables once everything through `ts` (TSO) is committed, by id."""
+    tables = dict(window.tables)
+    for ddl in window.ddls:
+        if ddl["commit_ts"] <= ts:
+            tables |= ddl["effect"]["tables"]
+    return tables
 
 
 def log_files(archive: Archive, folder: Path) -> tuple[set[str], set[str]]:
