@@ -1,4 +1,4 @@
-"""The checkpoint row: through which commit timestamp the downstream is complete.
+"""Read and write the checkpoint row: the commit ts through which the downstream is complete.
 
 The table and the JSON are TiDB Binlog's own, so Sluice goes on where a Drainer stopped and the other way round:
 
@@ -44,16 +44,14 @@ class NewerCheckpointError(CheckpointError):
 
 
 class CheckpointMovedError(SluiceError):
-    """The checkpoint isn't where this process left it: somebody else writes to the same downstream."""
+    """The checkpoint isn't where this process left it: another process writes there."""
 
     way_out = "find who else writes to this downstream, and end it; then let the task go on"
 
 
 @dataclass(frozen=True, slots=True)
 class PendingDdl:
-    """A DDL statement that may or may not have been executed. `fingerprint` describes the objects it affects, before
-    it.
-    """
+    """A DDL statement that may have been executed; `fingerprint` is of its objects before it."""
 
     job_id: int
     commit_ts: int
@@ -62,8 +60,9 @@ class PendingDdl:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Why a flight is not written again before operators have decided. `token` names it in their order, `decided` the
-    commit timestamps they had decided about before.
+    """Why an in-flight batch is not written again until an operator decides.
+
+    `sluice accept` names it by `token`; `decided` has the commit timestamps with overrides before.
     """
 
     token: str
@@ -73,9 +72,11 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """Changes after the checkpoint, through `until` (TSO), that several sessions are writing: each of them may be
-    downstream or not. `left_out`: commit timestamps of transactions that were ignored when it began, so that nothing of
-    them is downstream. `rules`: by which its changes were prepared, see `sluice.etl.changes.rules.rules_digest`.
+    """Changes after the checkpoint through `until` (TSO) that several sessions are writing.
+
+    Each of them may be downstream or not. `left_out`: commit timestamps of transactions that were
+    ignored when it began, so that nothing of them is downstream. `rules`: the digest of the rules by
+    which its changes were prepared (`sluice.etl.changes.rules.rules_digest`).
     """
 
     until: int
@@ -85,7 +86,7 @@ class InFlight:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:
-        """From the row. Raises KeyError, ValueError, TypeError."""
+        """Parse the row's part. Raises KeyError, ValueError, TypeError."""
         refused = document.get("refused")
         return cls(
             int(document["until"]),
@@ -99,7 +100,7 @@ class InFlight:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As in the row."""
+        """Return the row's part."""
         document: dict[str, Any] = {"until": self.until}
         if self.left_out:
             document["left-out"] = list(self.left_out)
@@ -192,8 +193,9 @@ class Checkpoint:
         return json.dumps(document, separators=(",", ":"))
 
     def at(self, commit_ts: int, schema_version: int | None = None) -> Checkpoint:
-        """The checkpoint moved to `commit_ts`, with nothing pending; consistent unless a flight or a Drainer's changes
-        may reach further.
+        """Return the checkpoint moved to `commit_ts`, with nothing pending.
+
+        It is consistent unless an in-flight batch or a Drainer's changes may reach further.
         """
         # DDL of different tables needn't come in the order of its versions.
         version = max(self.schema_version, schema_version or 0)
@@ -213,9 +215,7 @@ class Checkpoint:
 
 
 def refuse_newer(what: str, ours: Mapping[str, Any]) -> None:
-    """Raises NewerCheckpointError if `ours`, what Sluice says of itself in `what`, has a format that this version
-    doesn't know.
-    """
+    """Raise NewerCheckpointError if `ours`, Sluice's part of `what`, has an unknown format."""
     found = ours.get("format", FORMAT)
     if found != FORMAT:
         raise NewerCheckpointError(
@@ -290,8 +290,10 @@ class CheckpointTable:
         return self._select(" FOR UPDATE" if wait else "")
 
     def lock(self, expected: Checkpoint | None, *, shared: bool = False) -> None:
-        """Lock the row for this transaction; it must be `expected`, owner, process and all (None: no row). `shared`:
-        others may hold it so at the same time, and nobody can change it. Raises CheckpointMovedError.
+        """Lock the row for this transaction; it must be `expected` (None: no row).
+
+        Owner and process count. `shared`: other sessions may hold the lock, too, and none can change
+        the row. Raises CheckpointMovedError.
         """
         self.expect(expected, self._session.query(self.lock_statement(shared=shared)))
 

@@ -1,8 +1,12 @@
-"""Columns of text that get bytes which are no text: TiDB takes them where it doesn't check, MariaDB and MySQL don't.
-They hold bytes from then on; what is in them stays, byte for byte.
+"""Make columns binary where the server can't hold the upstream's text.
+
+TiDB accepts bytes that are no text where it doesn't check; MariaDB and MySQL don't. They also cut
+off the blanks that elements of ENUM and SET end with, unless the character set is binary.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from sluice.etl.changes.formats.sql_text import quote_name
 from sluice.etl.changes.steps import HoldAsBytes, Step
@@ -48,3 +52,32 @@ def hold_as_bytes(session: MySQLSession, step: Step) -> list[str]:
             f" {detail.last_ts} the upstream has values in it that are no UTF-8, and text can't hold them"
         )
     return warnings
+
+
+def repair_blank_ends(session: MySQLSession, schema: str, table: str, types: Sequence[str]) -> str:
+    """Return the ALTER TABLE statements that give columns their elements back, "" if none needs it.
+
+    `types`: each column's quoted name and type
+    (`sluice.etl.changes.formats.ddl_text.blank_ended_columns`). Raises DownstreamError.
+    """
+    if not types:
+        return ""
+    rows = session.query(
+        "SELECT COLUMN_NAME, IS_NULLABLE FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+        " AND DATA_TYPE IN ('enum', 'set') AND (CHARACTER_SET_NAME <> 'binary' OR %s)",
+        (schema, table, session.dialect.is_tidb),  # a TiDB cuts them off whatever the character set is
+    )
+    wanted = {folded(text): text for text in types}
+    first, then = [], []
+    for name, nullable in rows:
+        quoted, null = quote_name(str(name)), "" if nullable == "YES" else " NOT NULL"
+        text = next((full for low, full in wanted.items() if low.startswith(f"{folded(quoted)} ")), None)
+        if text is None:
+            continue
+        if session.dialect.is_tidb:
+            first.append(f"MODIFY COLUMN {quoted} VARCHAR({len(text)}) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin{null}")
+            continue
+        first.append(f"MODIFY COLUMN {quoted} BIGINT UNSIGNED{null}")  # a value stays what it is by its number
+        then.append(f"MODIFY COLUMN {text} CHARACTER SET binary{null}")
+    target = f"{quote_name(schema)}.{quote_name(table)}"
+    return "; ".join(f"ALTER TABLE {target} {', '.join(changes)}" for changes in (first, then) if changes)
