@@ -1,4 +1,9 @@
-"""The command ``sluice``: one module a command, loaded when it is asked for."""
+"""Provide the command `sluice`: one module for each command, loaded when it is asked for.
+
+`group` is the click group, `main` runs it and maps errors to exit codes. Modules with `_` print
+jobs and progress. A command parses, calls a function of the pipeline, and prints.
+May import: everything.
+"""
 
 from __future__ import annotations
 
@@ -11,51 +16,51 @@ import click
 from sluice.errors import DefectError, RequestError, ours
 
 _COMMANDS = {
-    "run": "Start everything, replay recorded traffic, compare, stop.",
-    "up": "Start the stack, or the parts of it that don't run.",
-    "down": "Stop the stack.",
-    "status": "What runs, where, and how far replication is.",
-    "metrics": "Serve what Prometheus asks, or push it.",
-    "top": "How replication stands, live.",
-    "pipelines": "Those there are, how each stands, how far it is behind.",
-    "pause": "Have landing and applying wait.",
-    "resume": "Have landing and applying go on.",
-    "run-until": "Take the downstream to an exact point in time and wait there.",
-    "accept": "Go on from a refusal all the same.",
+    "run": "Run the whole demo: start, replay recorded traffic, compare, stop.",
+    "up": "Start the one-machine stack, or parts of it.",
+    "down": "Stop the one-machine stack.",
+    "status": "Show processes, checkpoint and lag.",
+    "metrics": "Serve or push Prometheus metrics.",
+    "top": "Show replication live: state, throughput and lag.",
+    "pipelines": "List pipelines with state and lag.",
+    "pause": "Pause landing or applying.",
+    "resume": "Let landing or applying continue.",
+    "run-until": "Apply up to an exact point in time and wait there.",
+    "accept": "Apply a blocked batch anyway.",
     "ddl": "Skip or replace one DDL statement.",
     "txn": "Skip one transaction.",
-    "decisions": "What was decided about transactions and DDL.",
-    "grants": "The rights that the downstream's user needs, as SQL.",
-    "takeover": "Make the downstream this pipeline's, in a Drainer's place.",
-    "bootstrap": "Make an empty database a replica, from a dump.",
-    "backfill": "Copy tables again beside replication, or compare them.",
-    "verify": "Compare both sides at a live checkpoint: are they equal?",
-    "reapply": "Past windows once more, to another downstream or damaged rows.",
-    "restore": "Tables as they were at a moment, from the archive.",
-    "base": "All tables as of one moment: where a restore begins.",
-    "drill": "Try whether restoring works, and how long it takes.",
-    "quality": "Is the data what it should be? Expectations, and reports of them.",
-    "jobs": "What takes long: how far it is, pause it, go on, give it up.",
-    "handover": "Leave the downstream to a Drainer.",
-    "pumps": "The pumps in the registry: list, pause, take offline, forget.",
-    "drainers": "The drainers in the registry, pipelines among them: likewise.",
-    "relay": "Look into the relay log.",
-    "archive": "The past: bring it into the archive, compact and check it.",
-    "as-of": "Tables of the past, and what became different between two moments.",
-    "find": "Which transaction did it, and when.",
-    "undo": "The SQL that takes one transaction back.",
-    "config": "Turn a drainer.toml into a sluice.toml.",
+    "decisions": "List and remove overrides of transactions and DDL.",
+    "grants": "Print the GRANT statements for the downstream's user.",
+    "takeover": "Take over the downstream from a Drainer or another pipeline.",
+    "bootstrap": "Make an empty database a replica, from a dump or from TiDB.",
+    "backfill": "Copy or compare tables again beside replication.",
+    "verify": "Compare both sides at a live checkpoint.",
+    "reapply": "Apply past windows again, elsewhere or to damaged rows.",
+    "restore": "Restore tables as of a moment, from the archive.",
+    "base": "Manage snapshots of all tables, from which restores start.",
+    "drill": "Try a restore, and measure how long it takes.",
+    "quality": "Check data against expectations, and report.",
+    "jobs": "List, pause, resume or cancel long-running jobs.",
+    "handover": "Hand the downstream over to a Drainer.",
+    "pumps": "List, pause, retire or remove pumps in the registry.",
+    "drainers": "List, pause, retire or remove drainers and pipelines in it.",
+    "relay": "Show windows of the relay log.",
+    "archive": "Fill, compact, clean up and check the archive.",
+    "as-of": "Show past tables, or differences between two moments.",
+    "find": "Find past transactions and DDL.",
+    "undo": "Print the SQL that takes one transaction back.",
+    "config": "Convert a drainer.toml into a sluice.toml.",
     "replay": "Replay a recording into the running stack.",
     "spark": "Run a process of a Spark cluster.",
-    "pump": "Run a pump, in the place of TiDB's.",
-    "programs": "What the one-machine stack needs of this machine.",
-    "dags": "Where the DAG files for Airflow are.",
+    "pump": "Run a pump in place of TiDB's.",
+    "programs": "Check and install what the one-machine stack needs.",
+    "dags": "Print the folder of the DAG files for Airflow.",
     "bench": "Measure throughput and lag on this machine.",
 }
 
 
 class _Group(click.Group):
-    """Loads a command's module when it is used, so that `--help` and `status` don't wait for what others import."""
+    """Load a command's module on first use: `--help` and `status` don't wait for others' imports.""" ""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -94,12 +99,12 @@ Exit codes:
 @click.version_option(package_name="sluice", prog_name="sluice")
 @click.pass_context
 def group(ctx: click.Context, *, home: str | None, debug: bool) -> None:
-    """Sluice replicates TiDB in near real time, in the place of TiDB Binlog's Pump and Drainer."""
+    """Replicate TiDB in near real time, in place of TiDB Binlog's Pump and Drainer."""
     ctx.obj = home
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line `argv` (that of the process if None) and end the process; see `_EXIT_CODES`."""
+    """Run the command line `argv` [the process's] and exit the process as `_EXIT_CODES` says."""
     arguments = sys.argv[1:] if argv is None else argv
     try:
         status = group.main(arguments, prog_name="sluice", standalone_mode=False)

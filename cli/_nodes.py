@@ -12,15 +12,15 @@ from sluice.tidb import NodeStatus, tso
 _HELP = {
     "pumps": {
         "list": "List the registry's pumps.",
-        "pause": "Have a pump end that is expected back.",
-        "offline": "Take a pump away for good: it goes once every drainer has read what it holds.",
-        "forget": "Remove a pump that is offline, or missing, and give up what of it was not landed.",
+        "pause": "Stop a pump that will come back.",
+        "offline": "Retire a pump: it stops once every drainer has read all it holds.",
+        "forget": "Remove an offline or missing pump, and give up what it holds that was not landed.",
     },
     "drainers": {
         "list": "List the registry's drainers, Sluice's pipelines among them.",
-        "pause": "Have a Drainer end that is expected back.",
-        "offline": "Take a drainer away for good: pumps keep nothing for it any more.",
-        "forget": "Remove a drainer that is offline from the registry.",
+        "pause": "Stop a Drainer that will come back.",
+        "offline": "Retire a drainer: pumps keep nothing for it any more.",
+        "forget": "Remove an offline drainer from the registry.",
     },
 }
 
@@ -32,7 +32,7 @@ def group_of(kind: str) -> click.Group:
     def group() -> None:
         pass
 
-    group.help = f"List the registry's {kind}, pause one, take it offline, forget it."
+    group.help = f"List the {kind} in the registry, pause, retire or remove one."
     group.add_command(_list(kind))
     for action in ("pause", "offline"):
         group.add_command(_leave(kind, action))
@@ -66,7 +66,7 @@ def _line(node: NodeStatus) -> str:
 def _leave(kind: str, action: str) -> click.Command:
     @click.command(action, help=_HELP[kind][action])
     @click.argument("node_id")
-    @click.option("--gone", is_flag=True, help="Its process doesn't exist any more: write the state for it.")
+    @click.option("--gone", is_flag=True, help="The process no longer exists: write its state in its place.")
     @config_option
     @click.pass_context
     def command(ctx: click.Context, node_id: str, *, gone: bool, config: str | None) -> None:

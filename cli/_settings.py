@@ -1,4 +1,4 @@
-"""Which pipeline a command is about."""
+"""Find the pipeline that a command is about, and its settings."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _NAME = "sluice.pipeline"
 
 
 def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options `--config` and `--pipeline`."""
+    """Add the options `--config` and `--pipeline` to a command."""
     config = click.option(
         "--config", type=click.Path(exists=True, dir_okay=False),
-        help="The pipeline's settings file [$SLUICE_CONFIG, else that of the one-machine stack].",
+        help="Settings file of the pipeline [$SLUICE_CONFIG, else that of the one-machine stack].",
     )  # fmt: skip
     pipeline = click.option(
         "--pipeline", metavar="NAME", expose_value=False, callback=_remember,
-        help="One of those in $SLUICE_PIPELINES, which `sluice pipelines` lists.",
+        help="Name of a pipeline in $SLUICE_PIPELINES; `sluice pipelines` lists them.",
     )  # fmt: skip
     return config(pipeline(function))
 
@@ -41,8 +41,11 @@ def _remember(ctx: click.Context, _: click.Parameter, name: str | None) -> None:
 
 
 def config_path(ctx: click.Context, config: str | None) -> str | None:
-    """The settings file that `--config`, `--pipeline` or $SLUICE_CONFIG names, or the only one in $SLUICE_PIPELINES; a
-    `--home` that was typed goes before the variables. Raises SettingsError, UsageError.
+    """Return the path of the settings file, None if neither options nor variables name one.
+
+    The order: `--config` or `--pipeline`, then $SLUICE_CONFIG, then the only file in
+    $SLUICE_PIPELINES. A `--home` on the command line goes before the variables. Raises
+    SettingsError, UsageError.
     """
     name = ctx.meta.get(_NAME)
     if name is not None and config:
@@ -65,7 +68,10 @@ def _path_of(name: str) -> Path:
 
 
 def _only_one(ctx: click.Context) -> str | None:
-    """The file of the only pipeline in $SLUICE_PIPELINES, None if that isn't set. Raises UsageError for several."""
+    """Return the file of the only pipeline in $SLUICE_PIPELINES, None if that isn't set.
+
+    Raises UsageError if there are several.
+    """
     from sluice.etl.settings.pipelines import pipelines
 
     if not os.environ.get("SLUICE_PIPELINES"):
@@ -77,7 +83,7 @@ def _only_one(ctx: click.Context) -> str | None:
 
 
 def settings_of(ctx: click.Context, config: str | None) -> Settings:
-    """The settings of the pipeline that the command is about. Raises SettingsError."""
+    """Return the settings of the pipeline that the command is about. Raises SettingsError."""
     from sluice.etl.settings import CONFIG_VARIABLE, SettingsError, load_settings
 
     path = config_path(ctx, config) or str(stack_of(ctx).home / "sluice.toml")
@@ -90,8 +96,10 @@ def settings_of(ctx: click.Context, config: str | None) -> Settings:
 
 
 def pipelines_of(ctx: click.Context, config: str | None) -> Pipelines:
-    """The pipelines that a command which looks at all of them is about: that of --config or --pipeline alone; else
-    those that the environment names; else the one-machine stack's. Raises SettingsError, UsageError.
+    """Return the pipelines for a command that shows all of them.
+
+    With --config or --pipeline that one alone; else those that the environment names; else the
+    one-machine stack's. Raises SettingsError, UsageError.
     """
     from sluice.etl.settings.pipelines import NamedPipeline, Pipelines, pipelines
 
@@ -107,9 +115,9 @@ def pipelines_of(ctx: click.Context, config: str | None) -> Pipelines:
 
 
 def settings_for_write(ctx: click.Context, config: str | None) -> Settings:
-    """Return the settings of the pipeline that the command is going to change something of; print which one that is.
+    """Return the settings of the pipeline to change, and print which pipeline that is.
 
-    Raises SettingsError, and UsageError when it isn't clear which is meant.
+    Raises SettingsError, and UsageError if several pipelines could be meant.
     """
     from sluice.etl.operate import describe_pipeline
     from sluice.etl.settings import CONFIG_VARIABLE
@@ -129,7 +137,7 @@ def settings_for_write(ctx: click.Context, config: str | None) -> Settings:
 
 
 def _possible(ctx: click.Context) -> dict[Path, str]:
-    """The settings files that a command without --config could mean, each once, and why."""
+    """Return the settings files that a command without --config could mean, each with the reason."""
     from sluice.etl.settings import CONFIG_VARIABLE
     from sluice.etl.settings.pipelines import pipelines
 
@@ -157,7 +165,7 @@ def _option(path: Path) -> str:
 
 
 def operator_name() -> str:
-    """Who gives the command, for decisions."""
+    """Return user@host of the caller, for overrides and jobs."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

@@ -1,4 +1,4 @@
-"""sluice accept: go on from changes that were refused."""
+"""sluice accept: apply a blocked batch anyway."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from sluice.cli._settings import config_option, settings_of
 @config_option
 @click.pass_context
 def command(ctx: click.Context, refusal: str, config: str | None) -> None:
-    """Have changes that were refused, of which others are downstream already, written all the same.
+    """Apply a blocked batch anyway, although part of it is already downstream.
 
-    REFUSAL is the id that the error names. Every row of these changes becomes what it is upstream, whatever was there.
+    REFUSAL is the id in the error message. Every row of the batch becomes what it is upstream,
+    whatever is downstream.
     """
     from sluice.etl import operate
 

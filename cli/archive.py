@@ -1,4 +1,4 @@
-"""sluice archive: the past, kept for as long as it is wanted."""
+"""sluice archive: fill, maintain and check the archive."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _JSON = click.option(
 
 @click.group("archive")
 def command() -> None:
-    """The past, kept for as long as it is wanted: what there is of it, bring it there, put its files in order, check
-    it. The DAG `archive` does the middle two by itself.
+    """Fill, compact, clean up and check the archive, and show what can be restored from it. The DAG
+    `archive` does all but `check` and `export` automatically.
     """
 
 
 @command.command("status")
-@click.option("--tables", "every_table", is_flag=True, help="Every table [those of which there is something to say].")
+@click.option("--tables", "every_table", is_flag=True, help="Show every table [only those whose range differs].")
 @click.option("--json", "as_json", is_flag=True, help="For scripts: one JSON object.")
 @config_option
 @click.pass_context
 def status(ctx: click.Context, *, every_table: bool, config: str | None, as_json: bool) -> int:
-    """From when to when one can restore, table by table; what is missing, and why; what it takes, and when the disk is
-    full. Exit code 1 if there is a hole or something damaged, or a task of the DAG `archive` has stopped.
+    """Show the restorable time range per table, gaps and their cause, disk usage and its forecast.
+    Exit code 1 if there is a gap or damage, or a task of the DAG `archive` has stopped.
     """
     from sluice.cli._archive_status import lines
     from sluice.etl.history.retain import archive_status
@@ -46,12 +46,12 @@ def status(ctx: click.Context, *, every_table: bool, config: str | None, as_json
 
 
 @command.command("run")
-@click.option("--until", metavar="TSO|TIME", help="At least through this moment [all that is landed now].")
+@click.option("--until", metavar="TSO|TIME", help="Through this moment at least [all that is landed now].")
 @_JSON
 @config_option
 @click.pass_context
 def run(ctx: click.Context, *, until: str | None, config: str | None, as_json: bool) -> None:
-    """Archive what is landed and isn't archived yet."""
+    """Archive what is landed and not yet archived."""
     from sluice.etl.history.archive import archive_through
     from sluice.tidb import tso
 
@@ -77,7 +77,7 @@ def run(ctx: click.Context, *, until: str | None, config: str | None, as_json: b
 @config_option
 @click.pass_context
 def compact(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
-    """Make few large files of many small ones, and remove files that nobody needs."""
+    """Merge small archive files into large ones, and remove files no longer needed."""
     from sluice.etl.history.archive import compact
 
     settings = settings_for_write(ctx, config)
@@ -97,7 +97,9 @@ def compact(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
 @config_option
 @click.pass_context
 def retain(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
-    """Remove what [relay] keep, [archive] keep and bases-keep let go, as the DAG `archive` does by itself."""
+    """Remove what [relay] keep, [archive] keep and bases-keep no longer require. The DAG `archive`
+    does so automatically.
+    """
     from sluice.etl.history.retain import retain
 
     with signals_as_interrupt():
@@ -121,7 +123,9 @@ def retain(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
 @config_option
 @click.pass_context
 def check(ctx: click.Context, *, since: str | None, until: str | None, config: str | None, as_json: bool) -> int:
-    """Read every file of the archive and compare it with its checksums. Exit code 1 if anything is wrong."""
+    """Read every file of the archive and compare it with its checksums. Exit code 1 if anything is
+    damaged.
+    """
     from sluice.etl.history.archive import check
     from sluice.tidb import tso
 
@@ -157,8 +161,8 @@ def check(ctx: click.Context, *, since: str | None, until: str | None, config: s
 def files(
     ctx: click.Context, *, table: str, since: str | None, until: str | None, config: str | None, as_json: bool
 ) -> int:
-    """Where the lake's files of a table are that count now, one URL a line: each change is in exactly one of them. Exit
-    code 1 if there are none.
+    """List the URLs of the lake's current files of a table, one per line. Each change is in exactly
+    one of them. Exit code 1 if there are none.
     """
     from sluice.cli._archive_lake import lake_files
 
@@ -175,22 +179,22 @@ def files(
 
 @command.command("export")
 @click.argument("table", metavar="SCHEMA.TABLE")
-@click.option("--as", "name", metavar="NAMESPACE.TABLE", help="The name in the catalog [the same].")
+@click.option("--as", "name", metavar="NAMESPACE.TABLE", help="Name in the catalog [the same].")
 @click.option("--catalog", default="default", show_default=True, help="The catalog's name for pyiceberg.")
 @click.option(
     "--property",
     "properties",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Of the catalog: type, uri, warehouse and so on.",
+    help="Property of the catalog: type, uri, warehouse and so on.",
 )
 @config_option
 @click.pass_context
 def export(
     ctx: click.Context, *, table: str, name: str | None, catalog: str, properties: tuple[str, ...], config: str | None
 ) -> None:
-    """Have a table of an Iceberg catalog refer to the lake's files of a table, without a copy. Again after each
-    compaction: files that were replaced are taken out, new ones added, in one commit.
+    """Register the lake's files of a table in a table of an Iceberg catalog, without copying them.
+    Run it again after each compaction: one commit removes replaced files and adds new ones.
     """
     from sluice.cli._archive_lake import export
 

@@ -1,4 +1,4 @@
-"""sluice as-of: tables of the past, and what became different between two moments."""
+"""sluice as-of: show past tables, and differences between two moments."""
 
 from __future__ import annotations
 
@@ -22,17 +22,21 @@ _MAX_VALUE_CHARS = 48
 
 @click.command("as-of")
 @click.argument("words", metavar="T TABLE...", nargs=-1, required=True)
-@click.option("--diff", is_flag=True, help="T1 T2 TABLE...: what is different at T2 from what was at T1.")
+@click.option("--diff", is_flag=True, help="T1 T2 TABLE...: show how the tables at T2 differ from those at T1.")
 @click.option(
     "--format", "kind", type=click.Choice(("table", "csv", "sql", "parquet")), default="table", show_default=True,
-    help="table: lines for people. sql: INSERT statements.",
+    help="table: aligned text. sql: INSERT statements.",
 )  # fmt: skip
 @click.option(
     "--to", "folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path),
-    help="Write a file a table there [the screen].",
+    help="Write one file per table into this folder [standard output].",
 )  # fmt: skip
 @click.option(
-    "--limit", type=click.IntRange(1), default=100, show_default=True, help="With --format table, so many rows a table."
+    "--limit",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="With --format table: maximum number of rows per table.",
 )
 @config_option
 @click.pass_context
@@ -40,13 +44,14 @@ def command(
     ctx: click.Context, /, words: tuple[str, ...], kind: str, folder: Path | None, limit: int, config: str | None,
     *, diff: bool,
 ) -> None:  # fmt: skip
-    """Show tables as they were at the moment T: every transaction committed through it, and no other.
+    """Show tables as of the moment T: with every transaction committed through T, and no later one.
 
-    T is a TSO, an ISO date-time such as 2026-11-16T09:00:00+01:00 (UTC without a zone), or before:COMMIT_TS, the moment
-    just before that transaction. A table is named schema.table, as it was called then; * and ? stand for others.
+    T is a TSO, an ISO date-time such as 2026-11-16T09:00:00+01:00 (UTC without a zone), or
+    before:COMMIT_TS, the moment just before that transaction. Tables are named schema.table, as
+    they were called at T; * and ? are wildcards.
 
-    It is computed by Spark from the archive and the newest base before T, through schema changes, and needs neither
-    TiDB nor the downstream. `sluice find` looks for the moment.
+    Spark computes them from the archive and the newest snapshot before T, through schema changes,
+    without TiDB or the downstream. `sluice find` finds the moment.
     """
     from sluice.etl.history.as_of import differences_between, tables_as_of
     from sluice.tidb import tso

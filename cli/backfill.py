@@ -1,4 +1,4 @@
-"""sluice backfill: tables, or rows of them, copied again beside replication."""
+"""sluice backfill: copy tables, or rows of them, again beside replication."""
 
 from __future__ import annotations
 
@@ -19,22 +19,25 @@ _UNKNOWN = "of unknown size"
 @click.command("backfill")
 @click.option(
     "--table", "globs", metavar="GLOB", multiple=True, required=True,
-    help="Tables with such an upstream name (schema.table, * and ?); may be repeated.",
+    help="Tables whose upstream name matches (schema.table, * and ?); may be repeated.",
 )  # fmt: skip
-@click.option("--where", metavar="SQL", default="", help="Only rows for which this is true upstream [all].")
+@click.option("--where", metavar="SQL", default="", help="Only rows for which this condition is true upstream [all].")
 @click.option(
     "--from-key", metavar="KEY", default="",
-    help="Only rows from this key on: a value, several with commas between, or a JSON array [the first].",
+    help="First key to copy: a value, several separated by commas, or a JSON array [the first].",
 )  # fmt: skip
-@click.option("--to-key", metavar="KEY", default="", help="Only rows before this key [up to the last].")
+@click.option("--to-key", metavar="KEY", default="", help="Key to stop before [none: through the last].")
 @click.option(
     "--mode", type=click.Choice(["replace", "missing", "compare"]), default="replace", show_default=True,
-    help="replace: rows become what they are upstream, and those that upstream hasn't go; missing: only rows are"
-    " written whose key isn't there; compare: nothing is written, exit code 1 if anything differs.",
+    help="replace: make rows equal to the upstream, and delete those that the upstream doesn't"
+    " have; missing: write only rows whose key isn't downstream; compare: write nothing, exit"
+    " code 1 if anything differs.",
 )  # fmt: skip
-@click.option("--rows-per-second", type=click.IntRange(min=1), help="At most so many rows a second [no limit].")
-@click.option("--plan", "--dry-run", "plan_only", is_flag=True, help="Only say what would be done; nothing is written.")
-@click.option("--json", "as_json", is_flag=True, help="The plan or the result as JSON on standard output.")
+@click.option("--rows-per-second", type=click.IntRange(min=1), help="Limit in rows per second [none].")
+@click.option(
+    "--plan", "--dry-run", "plan_only", is_flag=True, help="Only show what would be done; nothing is written."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the plan or the result as JSON to standard output.")
 @config_option
 @click.pass_context
 def command(
@@ -51,12 +54,13 @@ def command(
     plan_only: bool,
     as_json: bool,
 ) -> int:
-    """Copy tables again from TiDB while replication goes on: make whole what was damaged, bring what is missing, or
-    compare.
+    """Copy tables again from TiDB while replication continues: repair damaged rows, add missing
+    rows, or compare.
 
-    Each chunk is read as of one timestamp and written when the downstream is exactly there, so after every chunk it is
-    what it was before, or nearer to the upstream. The command is a job: killed, `sluice jobs resume` goes on with it;
-    `sluice jobs pause` and `cancel` stop it from anywhere.
+    Each chunk is read as of one timestamp and written when the downstream is at exactly that
+    timestamp. So no chunk makes a table differ more from the upstream than before. This is a job:
+    `sluice jobs pause` and `cancel` stop it from any machine, and `sluice jobs resume` continues it
+    after a kill.
     """
     from sluice.etl.copy.backfill import BackfillRequest, plan_backfill
 

@@ -1,4 +1,4 @@
-"""sluice base: all tables as of one moment, in the archive."""
+"""sluice base: manage snapshots of all tables in the archive."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ if TYPE_CHECKING:
 
 @click.group("base")
 def command() -> None:
-    """All tables as of one moment, in the archive: where a restore begins."""
+    """Manage snapshots of all tables in the archive, from which restores start (called bases on the
+    command line).
+    """
 
 
 @command.command("make")
 @click.option(
     "--from", "source", metavar="PLACE",
-    help="downstream: as it is at its checkpoint, without load on TiDB and without a pause; tidb: TiDB at [upstream]"
-    " sql-host; archive: the youngest base rolled forward, without a database; or a folder that Dumpling wrote: a path,"
-    " or a URL (file, s3, gs, az) without credentials [[archive] bases-from, else auto: downstream if it is what the"
-    " upstream is, else tidb].",
+    help="Source: downstream, as of its checkpoint, without load on TiDB and without a pause;"
+    " tidb, that is TiDB at [upstream] sql-host; archive, the newest snapshot rolled forward"
+    " without a database; or the path or URL (file, s3, gs, az; without credentials) of a"
+    " folder that Dumpling wrote [[archive] bases-from, else auto: downstream if it equals the"
+    " upstream, else tidb].",
 )  # fmt: skip
-@click.option(
-    "--full", is_flag=True, help="Read every table, also those that have not changed since the youngest base."
-)
-@click.option("--plan", "plan_only", is_flag=True, help="Only say what would be done; nothing is written.")
+@click.option("--full", is_flag=True, help="Read every table, including those unchanged since the newest snapshot.")
+@click.option("--plan", "plan_only", is_flag=True, help="Only show what would be done; nothing is written.")
 @click.option(
     "--no-escape-backslash", "escape_backslash", is_flag=True, flag_value=False, default=True,
     help="Dumpling was given --escape-backslash=false.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="The plan or the result as JSON on standard output.")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan or the result as JSON to standard output.")
 @config_option
 @click.pass_context
 def make(
@@ -50,10 +51,12 @@ def make(
     escape_backslash: bool,
     as_json: bool,
 ) -> int:
-    """Make a base. Tables that have not changed since the youngest one are referred to, and not copied again.
+    """Make a snapshot. Tables unchanged since the newest snapshot are referred to, and not copied
+    again.
 
-    It is a job: `sluice jobs` shows how far it is, from anywhere, pauses it or gives it up. Killed, `sluice jobs
-    resume` goes on with what is left; one that reads the downstream begins anew, at a later checkpoint.
+    This is a job: `sluice jobs` shows its progress, pauses or cancels it from any machine. After a
+    kill, `sluice jobs resume` continues it; a snapshot from the downstream starts over, at a later
+    checkpoint.
     """
     from sluice.cli._base_job import run_job
     from sluice.etl.copy import DumplingOptions
@@ -76,7 +79,7 @@ def make(
 @config_option
 @click.pass_context
 def list_(ctx: click.Context, config: str | None, *, as_json: bool) -> None:
-    """Every base, the youngest last; and what is being made."""
+    """List all snapshots, the newest last, and the one being made."""
     bases = _bases(settings_of(ctx, config))
     found = bases.all()
     for base in found:
@@ -96,7 +99,9 @@ def list_(ctx: click.Context, config: str | None, *, as_json: bool) -> None:
 @config_option
 @click.pass_context
 def check(ctx: click.Context, names: tuple[str, ...], config: str | None) -> int:
-    """Read every file of these bases [of all], and see that each is what was written. Exit code 1 if one isn't."""
+    """Read every file of these snapshots [all], and compare it with its checksum. Exit code 1 if
+    one is damaged.
+    """
     from sluice.etl.history.snapshots import check_snapshot
 
     settings = settings_of(ctx, config)
@@ -116,7 +121,9 @@ def check(ctx: click.Context, names: tuple[str, ...], config: str | None) -> int
 @config_option
 @click.pass_context
 def forget(ctx: click.Context, names: tuple[str, ...], config: str | None) -> None:
-    """Remove bases; files to which others refer stay until these go. `[archive] bases-keep` does so by itself."""
+    """Remove snapshots. Files that other snapshots refer to stay until these are removed.
+    `[archive] bases-keep` removes old ones automatically.
+    """
     from sluice.etl.history.snapshots import forget_snapshot
 
     settings = settings_for_write(ctx, config)

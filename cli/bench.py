@@ -48,11 +48,12 @@ def command() -> None:
 )
 @click.option(
     "--shape", "shapes", multiple=True, metavar="NAME",
-    help="Made-up traffic of this shape in place of a recording's, without Airflow and Spark; may be repeated, `all`.",
+    help="Synthetic traffic of this shape instead of a recording, without Airflow and Spark; may"
+    " be repeated; `all`.",
 )  # fmt: skip
 @click.option(
     "--round-trip", "round_trip_ms", type=click.FloatRange(min=0), default=0.0, metavar="MS",
-    help="With --shape: how far away the downstream is.",
+    help="With --shape: network round trip to the downstream.",
 )  # fmt: skip
 @_JSON
 @click.pass_context
@@ -162,7 +163,13 @@ def land_command(ctx: click.Context, *, directory: Path | None, sizes: tuple[int
 @command.command("archive")
 @recording_option("Whose changes to archive again and again [the recording `sysbench`].")
 @click.option("--changes", type=click.IntRange(min=1), help="Row changes of the backlog [2,000,000].")
-@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True, help="Volumes made at once.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Archive segments written at the same time.",
+)
 @_JSON
 @click.pass_context
 def archive_command(
@@ -231,7 +238,11 @@ def restore_command(
     "--indexes", type=click.Choice(["before", "after", "both"]), default="after", show_default=True,
     help="When the secondary index is made, of the rows; `both` compares.",
 )  # fmt: skip
-@click.option("--making", is_flag=True, help="Without a database: Spark makes the loads, with one worker and with two.")
+@click.option(
+    "--making",
+    is_flag=True,
+    help="Without a database: measure only how fast Spark prepares the loads, with one worker and with two.",
+)
 @_JSON
 @click.pass_context
 def copy_command(ctx: click.Context, *, rows: int | None, form: str, indexes: str, making: bool, as_json: bool) -> int:
@@ -286,7 +297,7 @@ def _copy_making(ctx: click.Context, rows: int, form: str, *, as_json: bool) -> 
 
 
 @command.command("bases")
-@click.option("--rows", type=click.IntRange(min=1), help="Rows, 190 bytes each [1,000,000].")
+@click.option("--rows", type=click.IntRange(min=1), help="Row changes per transaction.")
 @_JSON
 @click.pass_context
 def bases_command(ctx: click.Context, *, rows: int | None, as_json: bool) -> int:
@@ -304,19 +315,22 @@ def bases_command(ctx: click.Context, *, rows: int | None, as_json: bool) -> int
 
 
 @command.command("lag")
-@click.option("--rate", type=float, default=20.0, show_default=True, help="Transactions a second.")
+@click.option("--rate", type=float, default=20.0, show_default=True, help="Transactions per second.")
 @click.option("--samples", type=int, default=200, show_default=True, help="Transactions to measure.")
 @click.option("--rows", type=int, default=1, show_default=True, help="Row changes a transaction.")
-@click.option("--idle", "idle_s", type=float, default=0.0, help="Then so many seconds without traffic [none].")
-@click.option("--ddl", "ddl_s", type=float, default=0.0, metavar="SECONDS", help="A DDL every so often [none].")
-@click.option("--run-seconds", type=click.IntRange(min=5), help="How long a DAG run is [300].")
+@click.option("--idle", "idle_s", type=float, default=0.0, help="Seconds without traffic afterwards [none].")
+@click.option(
+    "--ddl", "ddl_s", type=float, default=0.0, metavar="SECONDS", help="Seconds between two DDL statements [none]."
+)
+@click.option("--run-seconds", type=click.IntRange(min=5), help="Seconds that a DAG run lasts [300].")
 @click.option(
     "--backfill", "table_rows", type=click.IntRange(min=1), metavar="ROWS",
-    help="In turns without and beside a backfill of a table with so many rows [none].",
+    help="Alternate between without and with a concurrent backfill of a table with this many rows"
+    " [none].",
 )  # fmt: skip
 @click.option(
     "--archive", "archive_every_s", type=click.FloatRange(min=1), metavar="SECONDS",
-    help="In turns without and beside archiving, a pass every so many seconds [none].",
+    help="Alternate between without and with archiving every this many seconds [none].",
 )  # fmt: skip
 @_JSON
 @click.pass_context
@@ -420,14 +434,14 @@ def _print_beside(both: BesideResult, what: str, pieces: str) -> int:
     type=click.Choice(["pull", "window"]),
     default="pull",
     show_default=True,
-    help="What follows meanwhile: a Drainer, or landing.",
+    help="Which reader follows: a Drainer (pull), or landing (window).",
 )
 @click.option(
     "--address",
     metavar="HOST:PORT",
-    help="Load that pump, an original one too. Never one in use: its readers would stop at what it is sent.",
+    help="Load this pump; it may be an original one. Never a pump in use: its readers would stop at the data sent.",
 )
-@click.option("--cluster-id", type=click.IntRange(min=1), help="The cluster of the pump at --address.")
+@click.option("--cluster-id", type=click.IntRange(min=1), help="Cluster id of the pump at --address.")
 @_JSON
 @click.pass_context
 def pump_command(
@@ -481,9 +495,9 @@ def pump_command(
     show_default=True,
     help="How changes are applied.",
 )
-@click.option("--kills", type=int, default=50, show_default=True, help="How often something is killed.")
+@click.option("--kills", type=int, default=50, show_default=True, help="Number of kills.")
 @click.option("--interval", type=float, default=6.0, show_default=True, help="Seconds between two kills, on average.")
-@click.option("--seed", type=int, default=1, show_default=True, help="For the choice of what is killed when.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Random seed for which process is killed when.")
 @_JSON
 @click.pass_context
 def soak_command(ctx: click.Context, *, mode: str, kills: int, interval: float, seed: int, as_json: bool) -> int:

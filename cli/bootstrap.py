@@ -1,4 +1,4 @@
-"""sluice bootstrap: an empty database becomes a replica."""
+"""sluice bootstrap: make an empty database a replica."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ from sluice.cli._this_process import local_runner, pause_on_signals
 @click.command("bootstrap")
 @click.option(
     "--from", "url", metavar="URL", required=True,
-    help="A folder that Dumpling wrote: a path, or a URL (file, s3, gs, az) without credentials; or tidb://, which is"
-    " TiDB itself at [upstream] sql-host, as of the copy's beginning; or base://, the archive's youngest base, or"
-    " base://NAME, another one.",
+    help="Source of the rows: the path or URL (file, s3, gs, az; without credentials) of a folder"
+    " that Dumpling wrote; tidb:// for TiDB itself at [upstream] sql-host, as of the start of"
+    " the copy; base:// for the archive's newest snapshot, base://NAME for another one.",
 )  # fmt: skip
 @click.option(
     "--table", "globs", metavar="GLOB", multiple=True,
-    help="Copy only tables with such a name (schema.table, * and ?); may be repeated [all that the rules want].",
+    help="Copy only tables whose name matches (schema.table, * and ?); may be repeated [all that"
+    " the rules replicate].",
 )  # fmt: skip
 @click.option(
     "--into", metavar="DATABASE", multiple=True,
-    help="A database downstream that may hold other tables; may be repeated [none].",
+    help="Downstream database that may contain other tables; may be repeated [none].",
 )  # fmt: skip
-@click.option("--plan", "plan_only", is_flag=True, help="Only say what would be done; nothing is written.")
-@click.option("--csv-separator", help="What Dumpling was given [as the header tells].")
-@click.option("--csv-delimiter", help="What Dumpling was given, '' for none [as the header tells].")
+@click.option("--plan", "plan_only", is_flag=True, help="Only show what would be done; nothing is written.")
+@click.option("--csv-separator", help="Separator that Dumpling was given [found from the header].")
+@click.option("--csv-delimiter", help="Quote character that Dumpling was given, '' for none [found from the header].")
 @click.option(
-    "--csv-line-terminator", help=r"What Dumpling was given, with \r, \n and \t for these [as the header tells]."
+    "--csv-line-terminator",
+    help=r"Line end that Dumpling was given; \r, \n and \t are escapes [found from the header].",
 )
-@click.option("--csv-null-value", default="\\N", show_default=True, help="How NULL is spelled.")
+@click.option("--csv-null-value", default="\\N", show_default=True, help="Spelling of NULL.")
 @click.option(
     "--no-header", "csv_header", is_flag=True, flag_value=False, default=True, help="CSV files have no header."
 )
@@ -52,11 +54,11 @@ def command(
     plan_only: bool,
     **dump: str | bool | None,
 ) -> int:
-    """Make an empty database a replica: create its tables, copy their rows from a dump or from TiDB, and note the rows'
-    timestamp as the checkpoint. Replication goes on from there.
+    """Make an empty database a replica: create its tables, copy their rows from a dump or from
+    TiDB, and write the rows' timestamp as the checkpoint. Replication continues from there.
 
-    It is a job: `sluice jobs` shows how far it is, from anywhere, pauses it or gives it up. Ctrl-C pauses it. Killed,
-    or stopped by an error, the same command goes on with what is left.
+    This is a job: `sluice jobs` shows its progress, pauses or cancels it from any machine. Ctrl-C
+    pauses it. After a kill or an error, run the same command again to continue.
     """
     from sluice.etl.copy import plan_bootstrap, request_from_form, run_bootstrap
 

@@ -1,4 +1,4 @@
-"""sluice config: what a drainer.toml says, as a sluice.toml."""
+"""sluice config: convert a drainer.toml into a sluice.toml."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from sluice.etl.settings import read_drainer
     metavar="URL",
     default="file:///var/lib/sluice/relay",
     show_default=True,
-    help="Where the relay log is to be.",
+    help="URL of the relay log.",
 )
 def command(file: Path, relay_url: str) -> None:
-    """Print the sluice.toml that stands for DRAINER_TOML. What has no meaning for Sluice is said in comments; passwords
-    aren't printed.
+    """Print the sluice.toml that corresponds to DRAINER_TOML. Settings without a meaning for Sluice
+    become comments; passwords aren't printed.
     """
     click.echo(sluice_toml(file, relay_url), nl=False)
 

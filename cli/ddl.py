@@ -1,4 +1,4 @@
-"""sluice ddl: skip or replace one DDL."""
+"""sluice ddl: skip or replace one DDL statement."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import click
 
 from sluice.cli._settings import config_option, operator_name, settings_for_write
 
-_WHY = click.option("--why", default="", help="Kept with the decision.")
+_WHY = click.option("--why", default="", help="Reason, kept with the override.")
 
 
 @click.group("ddl")
 def command() -> None:
-    """Skip or replace one DDL statement. It holds at the next attempt; the schema history follows TiDB all the same."""
+    """Skip or replace one DDL statement downstream. The override takes effect at the next attempt;
+    the schema history follows TiDB anyway.
+    """
 
 
 @command.command("skip")
@@ -22,7 +24,7 @@ def command() -> None:
 @config_option
 @click.pass_context
 def skip(ctx: click.Context, which: int, why: str, config: str | None) -> None:
-    """Execute nothing downstream for this DDL. What it would have done there is up to you."""
+    """Execute nothing downstream for this DDL. Bringing its effects there is up to you."""
     from sluice.etl import operate
 
     click.echo(operate.skip_ddl(settings_for_write(ctx, config), which, operator_name(), why))
@@ -42,7 +44,7 @@ def skip(ctx: click.Context, which: int, why: str, config: str | None) -> None:
 def replace(
     ctx: click.Context, which: int, statements: tuple[str, ...], file: Path | None, why: str, config: str | None
 ) -> None:
-    """Execute other statements in place of this DDL, each exactly once, in the schema that the DDL is in."""
+    """Execute other statements instead of this DDL, each exactly once, in the DDL's schema."""
     from sluice.etl import operate
     from sluice.etl.changes.formats.operator_sql import split_statements
 

@@ -1,4 +1,4 @@
-"""sluice decisions: what was decided about single transactions and DDL."""
+"""sluice decisions: list and remove overrides of transactions and DDL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from sluice.tidb import tso
 
 @click.group("decisions")
 def command() -> None:
-    """What was decided about single transactions and DDL, with `sluice txn` and `sluice ddl`."""
+    """List and remove overrides: transactions and DDL statements that operators skipped or replaced
+    with `sluice txn` and `sluice ddl`.
+    """
 
 
 @command.command("list")
@@ -21,7 +23,7 @@ def command() -> None:
 @config_option
 @click.pass_context
 def list_command(ctx: click.Context, *, as_json: bool, config: str | None) -> None:
-    """All of them, and whether they were used."""
+    """List all overrides, and whether they were used."""
     from sluice.etl import operate
 
     found = operate.list_decisions(settings_of(ctx, config))
@@ -39,14 +41,14 @@ def list_command(ctx: click.Context, *, as_json: bool, config: str | None) -> No
 @config_option
 @click.pass_context
 def remove(ctx: click.Context, commit_ts: int, config: str | None) -> None:
-    """Take the decision about COMMIT_TS back, unless it is used: what was skipped or replaced stays so."""
+    """Remove the override for COMMIT_TS, unless it was used: what was skipped or replaced stays so."""
     from sluice.etl import operate
 
     click.echo(operate.remove_override(settings_for_write(ctx, config), commit_ts))
 
 
 def lines(decision: dict[str, Any]) -> list[str]:
-    """A decision as text: a line, and one a statement."""
+    """Return an override as text: one line, and one for each statement."""
     used = f"used {tso.time_text(tso.compose(decision['used_ms']))}" if decision["used_ms"] else "not used yet"
     by = f", by {decision['by']}" if decision["by"] else ""
     made = f" {tso.time_text(tso.compose(decision['made_ms']))}" if decision["made_ms"] else ""

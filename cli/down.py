@@ -10,7 +10,9 @@ from sluice.cli._stack import stack_of
 @click.command("down")
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """Stop every process of the stack, also what a killed command left behind. The data stays."""
+    """Stop every process of the stack, including those that a killed command left behind. Data is
+    kept.
+    """
     said: list[str] = []
     stack_of(ctx).down(said.append)
     click.echo("\n".join(said) or "nothing was running")

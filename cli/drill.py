@@ -1,4 +1,4 @@
-"""sluice drill: restoring is tried before it is needed."""
+"""sluice drill: try a restore before it is needed."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from sluice.cli._settings import config_option, operator_name, settings_for_writ
 
 @click.command("drill")
 @click.option(
-    "--tables", type=click.IntRange(1), default=5, show_default=True, help="At most so many, chosen at random."
+    "--tables", type=click.IntRange(1), default=5, show_default=True, help="Maximum number of tables, chosen at random."
 )
 @click.option(
     "--max-mb", type=click.IntRange(1), default=10_000, show_default=True,
-    help="Tables that have at most about so many MB of rows together; one is taken whatever it has.",
+    help="Approximate limit of the tables' rows together, in MB; one table is restored whatever"
+    " its size.",
 )  # fmt: skip
 @click.option(
-    "--at", "moment", metavar="TSO|TIME", help="As of this moment [any that can be restored, chosen at random]."
+    "--at", "moment", metavar="TSO|TIME", help="Restore as of this moment [a random one of the recovery window]."
 )
 @config_option
 @click.pass_context
 def command(ctx: click.Context, *, tables: int, max_mb: int, moment: str | None, config: str | None) -> int:
-    """Restore some tables as of some moment into databases of their own (sluice_drill_…), verify them, drop them, and
-    keep how long it took: that is the real recovery time. The DAG `restore_drill` does so by itself, as often as
-    [archive] drills-every says.
+    """Restore some tables as of some moment into temporary databases (sluice_drill_…), verify them,
+    drop them, and record the duration: the real recovery time. The DAG `restore_drill` does so
+    automatically, as often as [archive] drills-every says.
 
-    It is a job: `sluice jobs` shows it, and `sluice archive status` names the last one.
+    This is a job: `sluice jobs` shows it, and `sluice archive status` shows the last one.
     """
     from sluice.cli._drill_job import run_job
     from sluice.etl.restore.drill import RestoreTestRequest, create_or_resume

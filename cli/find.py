@@ -1,4 +1,4 @@
-"""sluice find: look through the past for the moment before an accident."""
+"""sluice find: search the past for the moment before an accident."""
 
 from __future__ import annotations
 
@@ -26,29 +26,39 @@ _MAX_STATEMENT_CHARS = 160
 @click.command("find")
 @click.option(
     "--table", "globs", metavar="GLOB", multiple=True,
-    help="Only tables with such a name then (schema.table, * and ?); may be repeated [all].",
+    help="Only tables whose name then matches (schema.table, * and ?); may be repeated [all].",
 )  # fmt: skip
 @click.option(
     "--kind", "kinds", multiple=True, type=click.Choice(("insert", "update", "delete", "ddl", "drop")),
-    help="Only this; may be repeated. drop is DDL after which rows are gone, such as DROP and TRUNCATE TABLE [all].",
+    help="Only these kinds; may be repeated [all]. drop: DDL that removes rows, such as DROP and"
+    " TRUNCATE TABLE.",
 )  # fmt: skip
 @click.option(
-    "--since", metavar="TSO|TIME", help="What was committed after this [all that is there]. A TSO, or an ISO date-time"
-    " such as 2026-11-16T09:00:00+01:00 (UTC without a zone).",
+    "--since", metavar="TSO|TIME",
+    help="Only what was committed after this [from the beginning]: a TSO, or an ISO date-time such"
+    " as 2026-11-16T09:00:00+01:00 (UTC without a zone).",
 )  # fmt: skip
-@click.option("--until", metavar="TSO|TIME", help="And through this [all that is there].")
+@click.option("--until", metavar="TSO|TIME", help="Through this, inclusive [to the end].")
 @click.option(
     "--where", metavar="CONDITION", default="",
-    help="Only row changes that fit, such as \"id = 7\" or \"old.status = 'paid' AND new.status <> 'paid'\". A column"
-    " is looked at before and after the change; old. and new. say which is meant.",
+    help="Only row changes that match, such as \"id = 7\" or \"old.status = 'paid' AND new.status <>"
+    " 'paid'\". A plain column matches before or after the change; old. and new. select one.",
 )  # fmt: skip
 @click.option(
     "--sort", type=click.Choice(("time", "newest", "size")), default="time", show_default=True,
-    help="The earliest first, the newest first, or those with the most rows.",
+    help="time: oldest first; newest: newest first; size: most rows first.",
 )  # fmt: skip
-@click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="Show so many.")
-@click.option("--zone", metavar="ZONE", default="UTC", show_default=True, help="Of the times shown: Europe/Berlin.")
-@click.option("--json", "as_json", is_flag=True, help="For scripts: a JSON object a line, the last one with counts.")
+@click.option(
+    "--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="Maximum number of transactions."
+)
+@click.option(
+    "--zone",
+    metavar="ZONE",
+    default="UTC",
+    show_default=True,
+    help="Time zone of the times shown, such as Europe/Berlin.",
+)
+@click.option("--json", "as_json", is_flag=True, help="For scripts: a JSON object per line, the last one with counts.")
 @config_option
 @click.pass_context
 def command(
@@ -66,11 +76,12 @@ def command(
     *,
     as_json: bool,
 ) -> None:
-    """List past transactions and DDL: when they were committed, and which rows of which tables they changed.
+    """List past transactions and DDL: when they were committed, and which rows of which tables they
+    changed.
 
-    It looks through what the archive and the relay log hold, and needs neither TiDB nor the downstream. What comes out
-    is a commit timestamp: to look at (`sluice relay show`), to take back (`sluice undo`), or to restore the moment just
-    before it.
+    It searches the archive and the relay log, and needs neither TiDB nor the downstream. Use the
+    commit timestamp it prints to show the transaction (`sluice relay show`), to take it back
+    (`sluice undo`), or to restore the moment just before it.
     """
     from sluice.etl.history.find import SearchQuery, check_table_globs, search
     from sluice.etl.history.history_log import HistoryLog

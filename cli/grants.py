@@ -1,4 +1,4 @@
-"""sluice grants: the statements that give the downstream's user its rights."""
+"""sluice grants: print the GRANT statements that the downstream's user needs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 
 
 @click.command("grants")
-@click.option("--user", metavar="'NAME'@'HOST'", help="The account ['<[downstream] user>'@'%'].")
+@click.option("--user", metavar="'NAME'@'HOST'", help="Account ['<[downstream] user>'@'%'].")
 @click.option("--tidb", is_flag=True, help="The downstream is TiDB, which needs no PROCESS.")
 @config_option
 @click.pass_context
 def command(ctx: click.Context, *, user: str | None, tidb: bool, config: str | None) -> None:
-    """Print the GRANT statements for the user of [downstream]: on each database that the pipeline's rules let through,
-    as the upstream has them now, and nothing on the server's own. Run it again for a database that is made later.
+    """Print the GRANT statements for the user of [downstream].
+
+    They cover each database that the pipeline's rules replicate, as the upstream has them now, and
+    give no rights on the server's own databases. Run it again after a database was created.
     """
     from sluice.etl.copy.copy_source_cluster import SourceCluster
     from sluice.etl.downstream.grants import grant_statements

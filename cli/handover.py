@@ -14,7 +14,7 @@ from sluice.tidb import tso
 @click.option(
     "--to-drainer",
     is_flag=True,
-    help="To the original's Drainer: there is no other yet, so that nobody types this by mistake.",
+    help="Required, so that the command isn't run by mistake: the original's Drainer is the only target.",
 )
 @click.option(
     "--wait",
@@ -23,13 +23,14 @@ from sluice.tidb import tso
     type=click.FloatRange(min=0),
     default=600.0,
     show_default=True,
-    help="How long to wait for what is under way.",
+    help="Seconds to wait for writes in progress.",
 )
 @config_option
 @click.pass_context
 def command(ctx: click.Context, *, to_drainer: bool, wait_s: float, config: str | None) -> None:
-    """Leave the downstream to a Drainer: wait until nothing of this pipeline writes there, leave a checkpoint that the
-    Drainer goes on from, and say what to do next. From then on this pipeline refuses to write, until `sluice takeover`.
+    """Hand the downstream over to a Drainer: wait until this pipeline no longer writes there, leave
+    a checkpoint from which the Drainer continues, and print what to do next. Afterwards this
+    pipeline refuses to write, until `sluice takeover`.
     """
     from sluice.etl.operate import handover
 

@@ -1,4 +1,4 @@
-"""sluice jobs: what takes long, how far it is, and orders for who runs it."""
+"""sluice jobs: list and control long-running jobs."""
 
 from __future__ import annotations
 
@@ -48,9 +48,10 @@ class JobKind(Protocol):
 @config_option
 @click.pass_context
 def command(ctx: click.Context, config: str | None, *, as_json: bool) -> None:
-    """What was asked for that takes long: copies, and what becomes of them. Without a command: a list.
+    """List and control long-running jobs (bootstrap, backfill, snapshot, restore, verify). Without
+    a command: list them.
 
-    What is written down about jobs lies under the relay log's URL, so all of this works from any machine.
+    Jobs are recorded below the relay log's URL, so this works from any machine.
     """
     if ctx.invoked_subcommand is None:
         _list(_jobs(settings_of(ctx, config)), as_json=as_json)
@@ -61,18 +62,18 @@ def command(ctx: click.Context, config: str | None, *, as_json: bool) -> None:
 @config_option
 @click.pass_context
 def list_(ctx: click.Context, config: str | None, *, as_json: bool) -> None:
-    """Every job, the newest last."""
+    """List all jobs, the newest last."""
     _list(_jobs(settings_of(ctx, config)), as_json=as_json)
 
 
 @command.command("show")
 @click.argument("name", metavar="ID")
-@click.option("--follow", is_flag=True, help="Again every second, until nobody runs it.")
+@click.option("--follow", is_flag=True, help="Refresh every second, until the job is no longer running.")
 @click.option("--json", "as_json", is_flag=True, help="For scripts: a JSON object.")
 @config_option
 @click.pass_context
 def show(ctx: click.Context, name: str, config: str | None, *, follow: bool, as_json: bool) -> None:
-    """One job: what was asked for, how far each table is, how it ended."""
+    """Show one job: its request, each table's progress, its result."""
     from sluice.relay.jobs import CANCELLING, PAUSING, RUNNING
 
     job = _jobs(settings_of(ctx, config)).get(name)
@@ -90,7 +91,7 @@ def show(ctx: click.Context, name: str, config: str | None, *, follow: bool, as_
 @config_option
 @click.pass_context
 def pause(ctx: click.Context, name: str, config: str | None) -> None:
-    """Have a job stop at its next border: a copy after the chunks that are under way."""
+    """Pause a job. It stops after the chunks in progress."""
     from sluice.relay.jobs import PAUSE, PAUSING
 
     entry = _jobs(settings_for_write(ctx, config)).get(name).order(PAUSE, operator_name())
@@ -105,7 +106,7 @@ def pause(ctx: click.Context, name: str, config: str | None) -> None:
 @config_option
 @click.pass_context
 def resume(ctx: click.Context, name: str, config: str | None) -> int:
-    """Go on with a job that is paused, interrupted or failed, in this process; or take an order to pause back."""
+    """Resume a paused, interrupted or failed job in this process; or withdraw an order to pause."""
     from sluice.relay.jobs import INTERRUPTED, PAUSING, RESUME
 
     settings = settings_for_write(ctx, config)
@@ -124,7 +125,7 @@ def resume(ctx: click.Context, name: str, config: str | None) -> int:
 @config_option
 @click.pass_context
 def cancel(ctx: click.Context, name: str, config: str | None) -> int:
-    """Give a job up. What it began and can be taken back safely is taken back; what stays is said."""
+    """Cancel a job. What it began is undone if that is safe; the command prints what stays."""
     from sluice.relay.jobs import CANCEL, CANCELLING
 
     settings = settings_for_write(ctx, config)
@@ -139,11 +140,11 @@ def cancel(ctx: click.Context, name: str, config: str | None) -> int:
 
 @command.command("forget")
 @click.argument("names", metavar="ID...", nargs=-1)
-@click.option("--older-than", metavar="AGE", help="Every job that has been over for so long, such as 30d or 12h.")
+@click.option("--older-than", metavar="AGE", help="Every job that finished longer ago than this, such as 30d or 12h.")
 @config_option
 @click.pass_context
 def forget(ctx: click.Context, names: tuple[str, ...], older_than: str | None, config: str | None) -> None:
-    """Remove what is written down about jobs that are over."""
+    """Remove the records of finished jobs."""
     if bool(names) == bool(older_than):
         raise click.UsageError("say which jobs: their ids, or --older-than", ctx)
     jobs = _jobs(settings_for_write(ctx, config))

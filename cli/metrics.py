@@ -1,4 +1,4 @@
-"""sluice metrics: what Prometheus asks, or a gateway is told."""
+"""sluice metrics: serve Prometheus metrics, or push them to a Pushgateway."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ _ONCE_TIMEOUT_S = 15.0
 
 
 @click.command("metrics")
-@click.option("--listen", default=_LISTEN, show_default=True, metavar="HOST:PORT", help="Where /metrics is served.")
-@click.option("--push", metavar="ADDRESS", help="Push to the Pushgateway there as well.")
+@click.option(
+    "--listen", default=_LISTEN, show_default=True, metavar="HOST:PORT", help="Address at which /metrics is served."
+)
+@click.option("--push", metavar="ADDRESS", help="Also push to the Pushgateway at this address.")
 @click.option("--push-interval", type=click.IntRange(1), default=15, show_default=True, help="Seconds between pushes.")
-@click.option("--instance", default="", help="The label `instance` of what is pushed [host and port of --listen].")
+@click.option("--instance", default="", help="Label `instance` of pushed metrics [host and port of --listen].")
 @click.option(
     "--tables",
     type=click.IntRange(0),
     default=100,
     show_default=True,
-    help="So many tables of each pipeline, those with the most changes, have counters of their own.",
+    help="How many tables of each pipeline have their own counters, those with the most changes first.",
 )
-@click.option("--once", is_flag=True, help="Print the metrics once, and end.")
+@click.option("--once", is_flag=True, help="Print the metrics once, and exit.")
 @config_option
 @click.pass_context
 def command(
@@ -42,10 +44,11 @@ def command(
     once: bool,
     config: str | None,
 ) -> None:
-    """Serve the metrics of the pipelines until it is stopped, whatever tasks begin and end.
+    """Serve the pipelines' Prometheus metrics until interrupted, independently of Airflow's tasks.
 
-    All pipelines: that of SLUICE_CONFIG, and those of the folder SLUICE_PIPELINES; with --config, or the one-machine
-    stack, that one alone. A service of its own beside Airflow: it needs the settings files and what they name.
+    Without --config: the pipelines of SLUICE_CONFIG and SLUICE_PIPELINES, or the one-machine
+    stack's. Run it as a service of its own beside Airflow; it needs the settings files and access
+    to the servers that they name.
     """
     from sluice.etl.operate.metrics import MetricsEndpoint, MetricsPusher, PipelineCollector
 

@@ -1,4 +1,4 @@
-"""sluice pause: have landing and applying wait."""
+"""sluice pause: pause landing or applying."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from sluice.cli._settings import config_option, settings_for_write
 @config_option
 @click.pass_context
 def command(ctx: click.Context, what: str, config: str | None) -> None:
-    """Have landing, applying or both wait until `sluice resume`, over runs and restarts."""
+    """Pause landing, applying or both until `sluice resume`. The pause outlives DAG runs and
+    restarts.
+    """
     from sluice.etl import operate
 
     click.echo(operate.pause(settings_for_write(ctx, config), what))

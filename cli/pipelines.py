@@ -1,4 +1,4 @@
-"""sluice pipelines: those there are, how each stands, and how far it is behind."""
+"""sluice pipelines: list the pipelines with state and lag."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _MAX_THREADS = 16
 @click.command("pipelines")
 @click.option("--json", "as_json", is_flag=True, help="For scripts: one JSON object.")
 def command(*, as_json: bool) -> int:
-    """List the pipelines of $SLUICE_PIPELINES and $SLUICE_CONFIG: state, lag, who lands for them, where they write to.
+    """List the pipelines of $SLUICE_PIPELINES and $SLUICE_CONFIG with state, lag, downstream, and
+    the pipeline that lands for them.
 
-    What is wrong with a file is said, too, and then the exit code tells.
+    Exit code 4 if a settings file is wrong or a pipeline needs an operator.
     """
     from sluice.etl.settings.pipelines import pipelines
 
@@ -38,7 +39,7 @@ def command(*, as_json: bool) -> int:
 
 
 def _pipeline_status(pipeline: NamedPipeline) -> dict[str, Any]:
-    """How one stands, as JSON values. ``needs``: whether somebody has to act."""
+    """Return a pipeline's state as JSON values; ``needs``: whether an operator has to act."""
     from sluice.etl import operate
 
     told: dict[str, Any] = {
@@ -57,7 +58,7 @@ def _pipeline_status(pipeline: NamedPipeline) -> dict[str, Any]:
 
 
 def _state(status: dict[str, Any]) -> tuple[str, bool]:
-    """In words, and whether somebody has to act."""
+    """Return the state in words, and whether an operator has to act."""
     if status["stopped"]:
         return f"stopped: {status['stopped']}", True
     if stopped := [failure["what"] for failure in status["failures"]]:

@@ -1,4 +1,4 @@
-"""sluice programs: what the one-machine stack needs beside Python's packages."""
+"""sluice programs: check and install what the one-machine stack needs beside Python."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import click
     "--get",
     "wanted",
     is_flag=True,
-    help="Load what is missing from Debian and unpack it beside Sluice's Python packages. Needs no root.",
+    help="Download missing programs from Debian and unpack them beside Sluice's Python packages. Needs no root.",
 )
 def command(*, wanted: bool) -> int:
-    """Which programs the one-machine stack needs, where they are, and how to get those that are missing.
+    """List the programs that the one-machine stack needs, their paths, and how to install missing
+    ones.
 
-    A pump needs none of them, nor do tasks in an Airflow and a Spark of your own. Exit code 1 if one is missing.
+    Pumps don't need them, nor do tasks in your own Airflow and Spark. Exit code 1 if one is
+    missing.
     """
     from sluice.devstack.launch.programs import OPTIONAL, REQUIRED, find_path, install_hint, missing
     from sluice.devstack.launch.service import OWN_PROGRAMS, MissingProgram

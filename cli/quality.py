@@ -1,4 +1,4 @@
-"""sluice quality: is the data what it should be?"""
+"""sluice quality: check whether the data is what it should be."""
 
 from __future__ import annotations
 
@@ -19,22 +19,25 @@ _STATES = {"passed": "green", "warned": "yellow"}
 
 @click.group("quality")
 def command() -> None:
-    """Is the data what it should be? Expectations of tables, kept as files, looked at by Great Expectations.
+    """Check whether the data meets expectations: rules for tables, kept as files, checked by Great
+    Expectations.
 
-    `init` proposes them, `run` looks whether they are met, `docs` says where the reports are.
+    `init` proposes expectations, `run` checks them, `docs` shows where the reports are.
     """
 
 
 @command.command("init")
 @click.argument("tables", nargs=-1)
-@click.option("--force", is_flag=True, help="Also over files that somebody has edited.")
+@click.option("--force", is_flag=True, help="Also overwrite edited files.")
 @config_option
 @click.pass_context
 def init(ctx: click.Context, *, tables: tuple[str, ...], force: bool, config: str | None) -> None:
-    """Propose expectations of TABLES (schema.table downstream, also with * and ?) [all, and of the replication itself].
+    """Propose expectations for TABLES (schema.table downstream, also with * and ?) [all, and
+    replication itself].
 
-    They come from the schema and a profile of the rows that the server computes at the checkpoint, and go into the
-    folder [quality] suites, a file a table: edit them, and keep them in git. A file that was edited is left alone.
+    They come from the schema and from a profile of the rows that the server computes at the
+    checkpoint. Each table gets a file in the folder [quality] suites: edit the files, and keep them
+    in git. Edited files are not overwritten.
     """
     from sluice.expectations.suite_files import WriteResult
     from sluice.expectations.write_suites import propose_suites
@@ -56,12 +59,13 @@ def init(ctx: click.Context, *, tables: tuple[str, ...], force: bool, config: st
 @click.argument("suites", nargs=-1)
 @click.option(
     "--on", type=click.Choice(("downstream", "lake", "copy")), default="downstream", show_default=True,
-    help="What to look at: the downstream at its checkpoint, the lake, or a copy that a restore has made.",
+    help="What to check: the downstream at its checkpoint, the lake, or a copy that a restore has"
+    " made.",
 )  # fmt: skip
-@click.option("--as-of", metavar="TSO|TIME", help="With --on lake: as of this moment [where the archive ends].")
+@click.option("--as-of", metavar="TSO|TIME", help="With --on lake: as of this moment [the end of the archive].")
 @click.option(
     "--copy", "copy_file", type=click.Path(exists=True, dir_okay=False),
-    help="With --on copy: a settings file whose [downstream] says where it is.",
+    help="With --on copy: settings file whose [downstream] is the copy's server.",
 )  # fmt: skip
 @config_option
 @click.pass_context
@@ -69,9 +73,11 @@ def run(
     ctx: click.Context, /, suites: tuple[str, ...], on: str, as_of: str | None, copy_file: str | None,
     config: str | None,
 ) -> int:  # fmt: skip
-    """Look whether the expectations of SUITES (schema.table or replication, also with * and ?) [all] are met.
+    """Check whether the expectations of SUITES (schema.table or replication, also with * and ?)
+    [all] are met.
 
-    The exit code is 1 if one isn't that fails the run, 4 if applying was paused because of one; warnings leave it 0.
+    Exit code 1 if an expectation that fails the run isn't met, 4 if applying was paused because of
+    one; warnings leave it 0.
     """
     from sluice.etl.settings import read_target
     from sluice.expectations.run import QualityRequest, run_quality
@@ -96,7 +102,7 @@ def run(
 @config_option
 @click.pass_context
 def docs(ctx: click.Context, *, config: str | None) -> None:
-    """Say what the last run found, and where its report is."""
+    """Show the last run's results, and the path of its report."""
     from sluice.expectations.results import QualityResults
 
     results = QualityResults(settings_of(ctx, config))

@@ -1,4 +1,4 @@
-"""sluice reapply: past windows of the relay log, once more, to another downstream or to rows of this one."""
+"""sluice reapply: apply past windows again, to another downstream or to damaged rows."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ _MAX_DDLS_SHOWN = 20
 @click.command("reapply")
 @click.option(
     "--since", metavar="TSO|TIME", required=True,
-    help="What was committed after this. A TSO, or an ISO date-time such as 2026-11-16T00:00:00+01:00 (UTC without a"
-    " zone).",
+    help="Only what was committed after this: a TSO, or an ISO date-time such as"
+    " 2026-11-16T00:00:00+01:00 (UTC without a zone).",
 )  # fmt: skip
-@click.option("--until", metavar="TSO|TIME", help="And through this [all that is landed now].")
+@click.option("--until", metavar="TSO|TIME", help="Through this, inclusive [all that is landed now].")
 @click.option(
     "--to", "target", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
-    help="A settings file that says where: its [downstream] with [file] or [kafka], [apply], and [filter] and [[route]]"
-    " if it has them. A whole sluice.toml does [the pipeline's own downstream, see below].",
+    help="Settings file of the target: its [downstream] with [file] or [kafka], [apply], and"
+    " [filter] and [[route]] if present. A whole sluice.toml works [the pipeline's own"
+    " downstream, see above].",
 )  # fmt: skip
 @click.option(
     "--table", "globs", metavar="GLOB", multiple=True,
-    help="Only tables with such a name upstream (schema.table, * and ?); may be repeated [all that the rules want].",
+    help="Only tables whose upstream name matches (schema.table, * and ?); may be repeated [all"
+    " that the rules replicate].",
 )  # fmt: skip
-@click.option("--rows-per-second", type=click.IntRange(1), help="Row changes a second at most [as many as it can].")
-@click.option("--plan", "plan_only", is_flag=True, help="Only say what would be done; nothing is written.")
+@click.option("--rows-per-second", type=click.IntRange(1), help="Limit in row changes per second [none].")
+@click.option("--plan", "plan_only", is_flag=True, help="Only show what would be done; nothing is written.")
 @config_option
 @click.pass_context
 def command(
@@ -47,13 +49,15 @@ def command(
     *,
     plan_only: bool,
 ) -> int:
-    """Apply past windows of the relay log once more, to another downstream: a folder of binlog files, a Kafka topic or
-    a database gets what was committed in a range of time, each transaction once, while the pipeline goes on.
+    """Apply past windows of the relay log again, to another downstream: a folder of binlog files, a
+    Kafka topic or a database. It gets what was committed in a range of time, each transaction once,
+    while the pipeline continues.
 
-    Without --to it repairs rows of the pipeline's own database: those of the tables named by --table that were touched
-    in the range become what they are upstream, from the relay log alone, while replication goes on.
+    Without --to, repair rows of the pipeline's own database. Rows of the tables in --table that
+    were changed in the range become what they are upstream, from the relay log alone, while
+    replication continues.
 
-    Killed, or stopped by an error, the same command goes on with what is left, and so does `sluice jobs resume`.
+    After a kill or an error, run the same command again, or `sluice jobs resume`, to continue.
     """
     from sluice.etl.settings import read_target
     from sluice.etl.verify.reapply import ReplayRequest, create_or_resume, make_replay_plan

@@ -1,4 +1,4 @@
-"""sluice relay: look into the relay log."""
+"""sluice relay: show windows of the relay log."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _MAX_VALUE_CHARS = 80
 
 @click.group("relay")
 def command() -> None:
-    """Look into the relay log."""
+    """Show what is in the relay log."""
 
 
 @command.command("show")
 @click.argument("ts", metavar="[LO|COMMIT_TS]", type=int, required=False)
-@click.option("--last", type=click.IntRange(1), help="The newest so many windows [1].")
-@click.option("--rows", is_flag=True, help="Row changes, decoded; with COMMIT_TS those of that transaction.")
-@click.option("--table", metavar="DB.TABLE", help="Row changes of this table only.")
+@click.option("--last", type=click.IntRange(1), help="Number of newest windows to show [1].")
+@click.option("--rows", is_flag=True, help="Show row changes, decoded; with COMMIT_TS those of that transaction.")
+@click.option("--table", metavar="DB.TABLE", help="Only row changes of this table.")
 @click.option(
     "--json", "as_json", is_flag=True, help="For scripts: a JSON object a line, for windows and for row changes."
 )
@@ -40,8 +40,8 @@ def show(
     as_json: bool,
     config: str | None,
 ) -> None:
-    """What is in a window: its parts, DDL statements, changes by table. Without LO (where a window begins) or COMMIT_TS
-    (of a transaction in it) the newest one.
+    """Show a window: its parts, DDL statements and number of changes per table. The window is named
+    by LO (its beginning) or the COMMIT_TS of one of its transactions [the newest].
     """
     from sluice.etl.operate import describe, find_window, latest_windows, row_changes
 

@@ -20,7 +20,7 @@ from sluice.tidb import tso
 @click.option(
     "--until",
     metavar="LABEL|TS",
-    help="Stop after the transactions of this snapshot, or of this TSO [the last snapshot].",
+    help="Stop after the transactions of this snapshot or TSO [the last snapshot].",
 )
 @click.option(
     "--speed",
@@ -42,18 +42,21 @@ from sluice.tidb import tso
     type=float,
     default=900.0,
     show_default=True,
-    help="Give up when nothing moves for so many seconds.",
+    help="Give up after this many seconds without progress.",
 )
 @click.option(
     "--paused", is_flag=True,
-    help="Have landing and applying wait for `sluice resume`, to try `sluice bootstrap` first.",
+    help="Leave landing and applying paused until `sluice resume`, to try `sluice bootstrap`"
+    " first.",
 )  # fmt: skip
 @click.pass_context
 def command(
     ctx: click.Context, directory: Path, until: str | None, speed: str, strategy: str, patience: float, *, paused: bool
 ) -> None:
-    """Replay the recording DIR into a fresh upstream and downstream of the running stack (`sluice up`), and wait until
-    all of it is applied. The state of an earlier replay is cleared. Everything stays up, to be looked at."""
+    """Replay the recording DIR into a fresh upstream and downstream of the running stack (`sluice
+    up`), and wait until all of it is applied. The state of an earlier replay is removed. The stack
+    keeps running afterwards.
+    """
     if speed != "max":
         try:
             usable = float(speed) > 0

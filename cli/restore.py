@@ -1,4 +1,4 @@
-"""sluice restore: tables as they were at a moment, beside what is there now."""
+"""sluice restore: restore tables as of a moment, beside the present ones."""
 
 from __future__ import annotations
 
@@ -20,48 +20,55 @@ _MOMENT = (
 
 @click.command("restore")
 @click.option(
-    "--until", metavar="MOMENT", help=f"Everything committed until then is in. {_MOMENT} [all that is landed now]"
+    "--until",
+    metavar="MOMENT",
+    help="Include everything committed until this moment: a time with its zone such as"
+    " 2026-11-16T12:00:00+01:00 (UTC without one), a TSO, or before:TSO for just before that"
+    " commit. [all that is landed now]",
 )
 @click.option(
     "--table", "tables", metavar="GLOB", multiple=True,
-    help="Only tables that had such a name then (schema.table, * and ?); may be repeated [all].",
+    help="Only tables whose name then matches (schema.table, * and ?); may be repeated [all].",
 )  # fmt: skip
 @click.option(
-    "--into", metavar="PATTERN", help="Names of the databases that it goes into [{schema}_restored; with --to or"
-    " --connection the upstream's own, {schema}].",
+    "--into", metavar="PATTERN",
+    help="Pattern of the target databases' names [{schema}_restored; with --to or --connection the upstream's own,"
+    " {schema}].",
 )  # fmt: skip
 @click.option(
     "--to", "target", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
-    help="A settings file whose [downstream] is the server; a whole sluice.toml does [the pipeline's own server].",
+    help="Settings file whose [downstream] is the target server; a whole sluice.toml works [the"
+    " pipeline's own server].",
 )  # fmt: skip
-@click.option("--connection", metavar="ID", help="An Airflow connection that is the server, in place of --to.")
+@click.option("--connection", metavar="ID", help="Airflow connection of the target server, instead of --to.")
 @click.option(
     "--replace", "replacing", metavar="TABLE", multiple=True,
-    help="A table that is there (its database and name on that server), and is replaced once all is done; may be"
-    " repeated.",
+    help="Existing table (database and name on the target server) to replace once the restore is"
+    " complete; may be repeated.",
 )  # fmt: skip
 @click.option(
     "--files", "folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path),
-    help="Into files in this folder, not into a database: rows, CREATE TABLE, and a manifest.",
+    help="Write files into this folder instead of a database: rows, CREATE TABLE, and a manifest.",
 )  # fmt: skip
 @click.option(
     "--format", "kind", type=click.Choice(("parquet", "csv", "sql")), default="parquet", show_default=True,
-    help="Of the files with rows.",
+    help="Format of the row files.",
 )  # fmt: skip
-@click.option("--beside", is_flag=True, help="With --files: other files may be in the folder.")
-@click.option("--no-verify", "verify", is_flag=True, flag_value=False, default=True, help="Compare nothing afterwards.")
-@click.option("--plan", "plan_only", is_flag=True, help="Only say what would be done; nothing is written.")
+@click.option("--beside", is_flag=True, help="With --files: the folder may contain other files.")
+@click.option("--no-verify", "verify", is_flag=True, flag_value=False, default=True, help="Do not compare the result.")
+@click.option("--plan", "plan_only", is_flag=True, help="Only show what would be done; nothing is written.")
 @config_option
 @click.pass_context
 def command(
     ctx: click.Context, /, config: str | None, *, plan_only: bool, folder: Path | None, kind: str, beside: bool,
     **said: Any,
 ) -> int:  # fmt: skip
-    """Restore tables as they were at a moment, from the archive: into new databases on the same server, or on another,
-    or with --files into files.
+    """Restore tables as of a moment from the archive: into new databases on the same server, into
+    another server, or with --files into files.
 
-    It is a job: `sluice jobs` shows how far it is, from anywhere, pauses it or gives it up; given up it leaves nothing
-    behind. Killed, or stopped by an error, the same command goes on with what is left.
+    This is a job: `sluice jobs` shows its progress, pauses or cancels it from any machine; a
+    cancelled restore leaves nothing behind. After a kill or an error, run the same command again to
+    continue.
     """
     if folder is not None:
         settings = settings_of(ctx, config) if plan_only else settings_for_write(ctx, config)

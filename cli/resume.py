@@ -1,4 +1,4 @@
-"""sluice resume: have landing and applying go on."""
+"""sluice resume: let landing or applying continue."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ _POLL_INTERVAL_S = 0.5
 @config_option
 @click.pass_context
 def command(ctx: click.Context, what: str, config: str | None) -> None:
-    """Have landing, applying or both go on, also beyond what `sluice run-until` said.
+    """Let landing, applying or both continue, also past the target of `sluice run-until`.
 
-    In the one-machine stack the DAGs go on too that have paused since a task stopped, that of the archive among them.
+    In the one-machine stack it also unpauses the DAGs that a stopped task has paused, including
+    `archive`.
     """
     from sluice.etl import operate
 
@@ -52,7 +53,7 @@ def command(ctx: click.Context, what: str, config: str | None) -> None:
 
 
 def _is_stopped(settings: Settings, dag: str = "") -> bool:
-    """Whether a task of a DAG has stopped; "": of any."""
+    """Return whether a task of the DAG has stopped; "" means any DAG."""
     from sluice.etl import operate
 
     stopped = operate.find_stopped_dags(settings)
@@ -62,8 +63,10 @@ def _is_stopped(settings: Settings, dag: str = "") -> bool:
 def _await_pause(
     is_paused: Callable[[], bool], is_stopped: Callable[[], bool], wait_s: float = _DAG_PAUSE_TIMEOUT_S
 ) -> None:
-    """Wait until a DAG has paused, or its task goes on: a DAG pauses when its run is over, after its task has stopped,
-    and would do so after it was unpaused.
+    """Wait until the DAG has paused, or its task continues.
+
+    A DAG pauses at the end of its run, after its task has stopped. It would pause again if it were
+    unpaused before that.
     """
     end = time.monotonic() + wait_s
     while time.monotonic() < end and is_stopped() and not is_paused():

@@ -27,14 +27,15 @@ from sluice.devstack.stack import DEFAULT_RECORDING
 )
 @click.option(
     "--bootstrap/--no-bootstrap", default=True, show_default=True,
-    help="Copy what is there when a quarter of the traffic is over, replicate the rest, and copy a table again that was"
-    " damaged; or replicate all of it.",
+    help="Copy the existing rows after a quarter of the traffic, replicate the rest, then damage a"
+    " table and copy it again; or replicate all of the traffic.",
 )  # fmt: skip
 @click.pass_context
 def command(ctx: click.Context, directory: Path | None, speed: str, *, bootstrap: bool) -> int:
-    """Start everything on empty data, replay recorded TiDB traffic, make the empty downstream a replica in the middle
-    of it, compare it with the recording's snapshots, and stop everything. Exit code 0 only if there is no
-    difference."""
+    """Run the whole demo on one machine: start the stack on empty data, replay recorded TiDB
+    traffic, and bootstrap the downstream in the middle of it. Then compare the downstream with the
+    recording's snapshots, and stop everything. Exit code 0 only if there is no difference.
+    """
     directory = (directory or recording_folder(DEFAULT_RECORDING)).absolute()
     recording = Recording(directory)
     end = recording.labels[-1].ts if recording.labels else 0
@@ -52,7 +53,7 @@ def command(ctx: click.Context, directory: Path | None, speed: str, *, bootstrap
 
 
 def _look_at_quality(config: Path) -> QualityReport:
-    """Propose suites for all tables downstream and for the replication, and look at them."""
+    """Propose suites for all downstream tables and for replication itself, and run them."""
     from sluice.etl import load_settings
     from sluice.expectations.run import QualityRequest, run_quality
     from sluice.expectations.write_suites import propose_suites

@@ -1,4 +1,4 @@
-"""sluice run-until: take the downstream to an exact point in time."""
+"""sluice run-until: apply up to an exact point in time."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _POLL_INTERVAL_S = 0.5
 
 @click.command("run-until")
 @click.argument("moment", metavar="TSO|TIME")
-@click.option("--follow", is_flag=True, help="Show progress until it is there.")
+@click.option("--follow", is_flag=True, help="Show progress until the timestamp is reached.")
 @config_option
 @click.pass_context
 def command(ctx: click.Context, *, moment: str, follow: bool, config: str | None) -> None:
-    """Have applying go to exactly a commit timestamp, in the middle of a window if need be, and wait there until
-    `sluice resume`.
+    """Apply up to exactly a commit timestamp, in the middle of a window if necessary, and wait
+    there until `sluice resume`.
 
-    TIME is an ISO date-time, such as 2026-11-21T12:00:00+00:00 or '2026-11-21 12:00:00' (UTC without a zone):
-    everything committed until then is in.
+    TIME is an ISO date-time, such as 2026-11-21T12:00:00+00:00 or '2026-11-21 12:00:00' (UTC
+    without a zone). Everything committed until then is included.
     """
     from sluice.etl import operate
 

@@ -1,4 +1,4 @@
-"""sluice spark: the processes of a Spark cluster, each in the foreground."""
+"""sluice spark: run processes of a Spark cluster in the foreground."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _HOST = click.option(
 def _port(default: int, envvar: str) -> Callable[..., Any]:
     kind = click.IntRange(1, 65535)
     return click.option(
-        "--port", type=kind, envvar=envvar, default=default, show_default=True, help="Where it listens."
+        "--port", type=kind, envvar=envvar, default=default, show_default=True, help="Port to listen on."
     )
 
 
 def _web_port(default: int, envvar: str) -> Callable[..., Any]:
     kind = click.IntRange(1, 65535)
     return click.option(
-        "--web-port", type=kind, envvar=envvar, default=default, show_default=True, help="Where its pages are."
+        "--web-port", type=kind, envvar=envvar, default=default, show_default=True, help="Port of its web pages."
     )
 
 
@@ -42,9 +42,11 @@ def _pem(name: str, text: str) -> Callable[..., Any]:
 
 @click.group("spark")
 def command() -> None:
-    """Start a process of a Spark cluster, from the pyspark that is installed. It stays in the foreground; Spark's own
-    environment variables (SPARK_CONF_DIR, SPARK_LOCAL_IP, …) count, too. With SPARK_AUTHENTICATE_SECRET, the same for
-    master, workers and Connect server, they refuse callers that don't know it, and encrypt what they send."""
+    """Run a process of a Spark cluster in the foreground, from the installed pyspark. Spark's own
+    environment variables (SPARK_CONF_DIR, SPARK_LOCAL_IP, …) apply. If master, workers and Connect
+    server all have the same SPARK_AUTHENTICATE_SECRET, they refuse callers without it and encrypt
+    what they send.
+    """
 
 
 @command.command("master")
@@ -53,10 +55,10 @@ def command() -> None:
 @_web_port(8080, "SPARK_MASTER_WEBUI_PORT")
 @click.option(
     "--recovery", type=click.Path(file_okay=False, path_type=Path),
-    help="Folder in which it keeps what it knows, so that running sessions survive its restart.",
+    help="Folder for its state, so that running sessions survive its restart.",
 )  # fmt: skip
 def master_command(host: str, port: int, web_port: int, recovery: Path | None) -> None:
-    """A standalone master."""
+    """Run a standalone master."""
     from sluice.etl.spark.launch import ListenAddress, build_master_command
 
     if recovery is not None:
@@ -69,18 +71,20 @@ def master_command(host: str, port: int, web_port: int, recovery: Path | None) -
 @_HOST
 @_port(7078, "SPARK_WORKER_PORT")
 @_web_port(8081, "SPARK_WORKER_WEBUI_PORT")
-@click.option("--cores", type=click.IntRange(1), envvar="SPARK_WORKER_CORES", help="[all of this machine]")
 @click.option(
-    "--memory", envvar="SPARK_WORKER_MEMORY", default="2g", show_default=True, help="For its executors' JVMs."
+    "--cores", type=click.IntRange(1), envvar="SPARK_WORKER_CORES", help="Number of cores [all of this machine]."
+)
+@click.option(
+    "--memory", envvar="SPARK_WORKER_MEMORY", default="2g", show_default=True, help="Memory of its executors' JVMs."
 )
 @click.option(
     "--folder", envvar="SPARK_WORKER_DIR", type=click.Path(file_okay=False, path_type=Path),
-    default=Path("spark-worker"), show_default=True, help="For what executors leave on disk.",
+    default=Path("spark-worker"), show_default=True, help="Folder for files of executors.",
 )  # fmt: skip
 def worker_command(
     master: str, host: str, port: int, web_port: int, cores: int | None, memory: str, folder: Path
 ) -> None:
-    """A standalone worker of a MASTER (spark://host:7077)."""
+    """Run a standalone worker of a MASTER (spark://host:7077)."""
     from sluice.etl.spark.launch import ListenAddress, WorkerResources, build_worker_command
 
     room = WorkerResources(cores or os.cpu_count() or 1, memory, folder.absolute())
@@ -92,12 +96,12 @@ def worker_command(
 @command.command("connect")
 @click.option(
     "--config", type=click.Path(exists=True, dir_okay=False), envvar="SLUICE_CONFIG",
-    help="Settings file whose [spark] master and [spark.conf] count.",
+    help="Settings file with [spark] master and [spark.conf].",
 )  # fmt: skip
-@click.option("--master", envvar="SPARK_MASTER", help="In the place of [spark] master.")
+@click.option("--master", envvar="SPARK_MASTER", help="Overrides [spark] master.")
 @_HOST
 @_port(15002, "SPARK_CONNECT_PORT")
-@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's more.")
+@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Additional Spark setting.")
 @click.option(
     "--python",
     envvar="PYSPARK_PYTHON",
@@ -111,8 +115,9 @@ def connect_command(
     config: str | None, master: str | None, host: str, port: int, conf: tuple[str, ...], python: str,
     tls_cert: Path | None, tls_key: Path | None, tls_client_ca: Path | None,
 ) -> None:  # fmt: skip
-    """A Spark Connect server on any master, for all of Sluice's sessions. A certificate that is renewed counts from the
-    next connection on. With SPARK_CONNECT_AUTHENTICATE_TOKEN in its environment it serves who shows that token.
+    """Run a Spark Connect server on any master, for all of Sluice's sessions. A renewed certificate
+    is used from the next connection on. With SPARK_CONNECT_AUTHENTICATE_TOKEN set, clients must
+    present that token.
     """
     from sluice.etl.settings import Spark, load_settings
     from sluice.etl.spark.launch import ConnectServer, ListenAddress

@@ -1,4 +1,4 @@
-"""sluice status: what runs, where, and how far replication is."""
+"""sluice status: running processes, their ports, and how far replication is."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ from sluice.tidb import tso
 @config_option
 @click.pass_context
 def command(ctx: click.Context, *, as_json: bool, config: str | None) -> int:
-    """Say what runs, where it can be reached, and how far replication is. Works with the stack down, too.
+    """Show which processes run and on which ports, the checkpoint and the lag. Works with a stopped
+    stack, too.
 
-    With settings of a pipeline (--config, SLUICE_CONFIG): how far it is, what operators asked for, and its pumps.
+    With a pipeline's settings (--config, SLUICE_CONFIG): its checkpoint and lag, what operators
+    ordered, and its pumps.
     """
     path = config_path(ctx, config)
     if path is not None:
@@ -42,8 +44,10 @@ _PASSES = 3
 
 
 def _exit_code(status: dict[str, Any]) -> int:
-    """Whether replication has stopped and needs a decision; else whether somebody it needs doesn't answer, or a pump is
-    away, for which landing waits.
+    """Return 4 if replication has stopped and needs an operator, 3 if it waits for a server or a
+    pump.
+
+    Landing waits for a pump that is away, so a paused pump counts.
     """
     failed = [failure for failure in status.get("failures") or () if failure["what"] not in _AFTERWARDS]
     if status.get("stopped") or failed or status.get("refused"):
@@ -53,7 +57,10 @@ def _exit_code(status: dict[str, Any]) -> int:
 
 
 def collect(stack: Stack) -> dict[str, Any]:
-    """Everything `sluice status --json` prints; what isn't known is null. Timestamps are TSOs, lag is in ms."""
+    """Collect what `sluice status --json` prints; unknown values are null.
+
+    Timestamps are TSOs, lag is in ms.
+    """
     state = stack.state()
     parts = {
         part.name: {"state": part.state, "pid": part.pid, "host": part.host, "ports": part.ports, "log": part.log}

@@ -25,26 +25,28 @@ if TYPE_CHECKING:
     "--check",
     "check_only",
     is_flag=True,
-    help="Only say what would stop or differ; nothing is written. With DRAINER_TOML: as that Drainer is set up.",
+    help="Only list what would stop or differ; nothing is written. With DRAINER_TOML: for that Drainer's settings.",
 )
 @click.option(
     "--copied",
     "tables",
     metavar="SCHEMA.TABLE",
     multiple=True,
-    help="A table without a key, made what it was upstream at the checkpoint; may be repeated.",
+    help="Table without a key that you have made equal to the upstream at the checkpoint; may be repeated.",
 )
 @config_option
 @click.pass_context
 def command(
     ctx: click.Context, *, drainer_toml: Path | None, check_only: bool, tables: tuple[str, ...], config: str | None
 ) -> int:
-    """Take the downstream over, from where its checkpoint is, and let applying go on.
+    """Take over the downstream from its current checkpoint, and let applying continue.
 
-    Needed after applying was stopped because a Drainer, or another pipeline, wrote to the same downstream; not needed
-    the first time, when the Drainer was stopped before. Refused, with exit code 1, while somebody else may be writing.
+    Needed after applying has stopped because a Drainer or another pipeline wrote to the same
+    downstream. Not needed the first time, if the Drainer was stopped before. Refuses with exit code
+    1 while another writer may be active.
 
-    With --check: connects everywhere and lists what would stop (exit code 1) or differ, and writes nothing.
+    With --check: connect to every server, list what would stop a takeover (exit code 1) or differ,
+    and write nothing.
     """
     from sluice.etl.operate import handover
 

@@ -1,4 +1,4 @@
-"""sluice top: how replication stands, live, in a terminal."""
+"""sluice top: show how replication stands, live, in a terminal."""
 
 from __future__ import annotations
 
@@ -33,16 +33,18 @@ _OVERVIEW_TIME_SHARE = 0.7
 
 
 @click.command("top")
-@click.option("--once", is_flag=True, help="Print every pipeline once, and end.")
-@click.option("--json", "as_json", is_flag=True, help="With --once: one JSON object, by the pipelines' names.")
-@click.option("--every", type=click.FloatRange(0.2), default=2.0, show_default=True, help="Seconds between two looks.")
+@click.option("--once", is_flag=True, help="Print every pipeline once, and exit.")
+@click.option("--json", "as_json", is_flag=True, help="With --once: one JSON object, keyed by pipeline name.")
+@click.option(
+    "--every", type=click.FloatRange(0.2), default=2.0, show_default=True, help="Seconds between two refreshes."
+)
 @config_option
 @click.pass_context
 def command(ctx: click.Context, *, once: bool, as_json: bool, every: float, config: str | None) -> None:
-    """Show how replication stands: every part of the way with its state, pace and lag, and what holds it back.
+    """Show live every part of replication with its state, throughput and lag, and what blocks it.
 
-    All pipelines, one at a time: that of SLUICE_CONFIG and those of the folder SLUICE_PIPELINES; with --config that one
-    alone. Without a terminal it is printed once.
+    Without --config: the pipelines of SLUICE_CONFIG and SLUICE_PIPELINES, one at a time. Without a
+    terminal it prints once.
     """
     found = pipelines_of(ctx, config)
     looks = _Poller(found, _ONCE_TIMEOUT_S)

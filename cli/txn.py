@@ -14,12 +14,12 @@ def command() -> None:
 
 @command.command("skip")
 @click.argument("commit_ts", type=int)
-@click.option("--why", default="", help="Kept with the decision.")
+@click.option("--why", default="", help="Reason, kept with the override.")
 @config_option
 @click.pass_context
 def skip(ctx: click.Context, commit_ts: int, why: str, config: str | None) -> None:
-    """Leave the transaction committed at COMMIT_TS out of the downstream. It stays in the relay log, unless it can't
-    even be landed. It holds at the next attempt.
+    """Do not apply the transaction committed at COMMIT_TS. It stays in the relay log, unless it
+    can't even be landed. The override takes effect at the next attempt.
     """
     from sluice.etl import operate
 

@@ -1,4 +1,4 @@
-"""sluice undo: the SQL that takes one transaction back."""
+"""sluice undo: print the SQL that takes back one transaction."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 @click.argument("commit_ts", metavar="COMMIT_TS", type=int)
 @click.option(
     "--table", "globs", metavar="GLOB", multiple=True,
-    help="Only its changes of such tables (schema.table, * and ?); may be repeated [all that it changed].",
+    help="Only changes of tables whose name matches (schema.table, * and ?); may be repeated"
+    " [all].",
 )  # fmt: skip
 @click.option(
     "--dry-run", is_flag=True,
-    help="Look at each row in the downstream replica, and say what would conflict. Nothing is written.",
+    help="Compare each row with the downstream replica, and list conflicts. Nothing is written.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run, for scripts: a JSON object.")
-@click.option("--output", type=click.File("wb"), default="-", help="Where the SQL goes [the standard output].")
+@click.option("--output", type=click.File("wb"), default="-", help="File for the SQL [standard output].")
 @config_option
 @click.pass_context
 def command(
@@ -39,14 +40,15 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Print the SQL that takes back the transaction committed at COMMIT_TS (`sluice find` tells it), from its old
-    values in the binlog.
+    """Print the SQL that takes back the transaction committed at COMMIT_TS, from its old values in
+    the binlog. `sluice find` finds the timestamp.
 
-    It is for TiDB, the upstream, and you run it there: Sluice writes nothing. In the downstream alone it would make the
-    replica differ from TiDB; what you do in TiDB comes downstream by replication. Each statement finds a row only if it
-    is still as the transaction left it. The script counts the rows and ends before COMMIT: compare, then decide.
+    Run the SQL in TiDB, the upstream; Sluice writes nothing. Replication brings the result
+    downstream; in the downstream alone the SQL would make the replica differ from TiDB. Each
+    statement changes a row only if it is still as the transaction left it. The script counts the
+    rows and ends before COMMIT: compare the counts, then commit or roll back.
 
-    --dry-run tells beforehand which rows were changed since. Exit code 1 if there are any.
+    --dry-run shows beforehand which rows have changed since. Exit code 1 if there are any.
     """
     import sluice.etl.history.undo as undo
     from sluice.etl.history.history_log import HistoryLog

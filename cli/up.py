@@ -1,4 +1,4 @@
-"""sluice up: start the stack, or the parts of it that don't run."""
+"""sluice up: start the stack, or those of its parts that don't run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from sluice.devstack.launch import client_file
 @recording_option("What the stand-in cluster plays [the recording `shop`].")
 @click.pass_context
 def command(ctx: click.Context, parts: tuple[str, ...], directory: Path | None) -> None:
-    """Start the stack, or only PARTS of it, and leave it running. What runs already stays untouched.
+    """Start the stack, or only PARTS of it, and leave it running. Running parts are left alone.
 
-    Parts: etcd, cluster, pump-1, pump-2, mariadb, spark, airflow-api, airflow-scheduler, airflow-dag-processor,
-    airflow-triggerer, metrics.
+    Parts: etcd, cluster, pump-1, pump-2, mariadb, spark, airflow-api, airflow-scheduler,
+    airflow-dag-processor, airflow-triggerer, metrics.
     """
     stack = stack_of(ctx)
     before = stack.running()

@@ -1,4 +1,4 @@
-"""sluice verify: whether both sides are equal."""
+"""sluice verify: compare both sides at a live checkpoint."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from sluice.cli._settings import config_option, operator_name, settings_for_writ
 @click.argument("tables", metavar="[SCHEMA.TABLE]...", nargs=-1)
 @click.option(
     "--how", type=click.Choice(["auto", "upstream", "archive"]), default="auto", show_default=True,
-    help="upstream: with TiDB at [upstream] sql-host, as it was at the checkpoint; archive: with what Spark computes"
-    " from base and archive; auto: with TiDB if it can be asked.",
+    help="upstream: with TiDB at [upstream] sql-host, as of the checkpoint; archive: with what"
+    " Spark computes from snapshot and archive; auto: with TiDB if it can be reached.",
 )  # fmt: skip
-@click.option("--repair", is_flag=True, help="Print the SQL that would make the downstream's rows right.")
-@click.option("--apply", is_flag=True, help="With --repair: have a backfill bring these rows, and compare them again.")
+@click.option(
+    "--repair", is_flag=True, help="Print the SQL that would make the downstream's rows equal to the upstream's."
+)
+@click.option("--apply", is_flag=True, help="With --repair: copy these rows by a backfill, and compare them again.")
 @click.option(
     "--continuous",
     is_flag=True,
-    help="Go on: compare what was changed a while later, and every row once in [verify] days, until Ctrl-C.",
+    help="Verify until Ctrl-C: changed rows a while after each change, and every row once in [verify] days.",
 )
-@click.option("--for", "seconds", type=click.FloatRange(min=0), help="With --continuous: for so many seconds.")
-@click.option("--json", "as_json", is_flag=True, help="The result as JSON on standard output.")
+@click.option("--for", "seconds", type=click.FloatRange(min=0), help="With --continuous: stop after this many seconds.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON to standard output.")
 @config_option
 @click.pass_context
 def command(
@@ -38,16 +40,18 @@ def command(
     continuous: bool,
     as_json: bool,
 ) -> int:
-    """Compare the downstream with the upstream at a live checkpoint, without a pause. Tables are globs; all without.
+    """Compare the downstream with the upstream at a live checkpoint, without pausing replication.
+    Tables are globs; without them all are compared.
 
-    The servers compute checksums, and where these differ the rows are looked at: each with its key, what either side
-    has, and what the binlog says of it last. Exit code 0 if all is equal, 1 if not.
+    The servers compute checksums. Where these differ, rows are compared one by one and listed: the
+    key, both sides' values, and the row's last change in the binlog. Exit code 0 if all is equal, 1
+    if not.
 
-    --repair prints SQL for people to read and to run, in one transaction that they commit. With --apply the rows that
-    differ come from TiDB by a backfill, in the order in which replication goes on, and are compared again: exit code 0
-    if they are right then.
+    --repair prints SQL for you to check and run; the script leaves the COMMIT to you. With --apply
+    a backfill copies the rows that differ from TiDB, in order with replication, and they are
+    compared again: exit code 0 if they are equal then.
 
-    It is a job: `sluice jobs` shows how far it is, from anywhere, pauses it or gives it up.
+    This is a job: `sluice jobs` shows its progress, pauses or cancels it from any machine.
     """
     from sluice.cli._verify_job import run_job
     from sluice.etl.verify import VerifyRequest, create_verify
