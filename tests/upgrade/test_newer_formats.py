@@ -129,7 +129,7 @@ def test_a_newer_pump_s_data_directory_is_refused_before_it_is_touched(folder: P
     torn = data / "value/000000.vlog"
     torn.write_bytes(torn.read_bytes() + b"what a newer format may have behind the records")
     before = everything(folder)
-    with pytest.raises(StoreError, match="have format '2'; this version of the pump reads 1") as caught:
+    with pytest.raises(StoreError, match=r"have format '2' by .*\.format") as caught:
         Store.open(data, storekit.OPTIONS)
     assert "start the version of the pump that wrote it" in str(caught.value)
     assert everything(folder) == before

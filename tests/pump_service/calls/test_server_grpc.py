@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
+from sluice.pump_service.calls.pulls import MAX_READERS_PER_HOST, STARTS_PER_S_PER_HOST
 from sluice.pump_service.grpc_fastpath import frames as f
 from sluice.pump_service.grpc_fastpath.hpack import encode_headers
 from sluice.tidb import pb
@@ -368,6 +369,7 @@ def test_a_slow_reader_of_a_bridged_stream_is_waited_for(site, client):
 
 
 def test_many_readers_at_once_each_see_everything(site, client):
+    time.sleep(MAX_READERS_PER_HOST / STARTS_PER_S_PER_HOST)  # until this address may start so many at once again
     lo = site.pd.ts()
     readers = [Client(site.pumps[0].address) for _ in range(12)]
     try:
