@@ -3,7 +3,8 @@
     <url>/pumps/<number>.json     the newest counts, see `sluice.relay.versioned_document`
 
     {"pumps": {"pump-1:8250": {"host": "10.0.0.1:8250", "state": "online", "is_original": false}},
-     "late": {"470655472620535808": {"start_ts": 1, "pump": "pump-1:8250", "outcome": "missed"}}, "token": "…"}
+     "late": {"470655472620535808": {"start_ts": 1, "pump": "pump-1:8250", "outcome": "missed"}},
+     "former": ["pump-2:8250"], "token": "…"}
 
 The registry may lose an entry, and a pump may be set offline with binlogs that nothing has read. A pump that counted
 once is therefore kept here until it has handed over everything, or an operator gives up what it holds.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from sluice.relay.format_version import parse_json
 from sluice.relay.storage import Storage
@@ -48,16 +49,18 @@ class LateCommit:
 
 @dataclass(frozen=True, slots=True)
 class PumpsDocument:
-    """The document: `pumps` by node id, `late` by commit ts."""
+    """The document: `pumps` by node id, `late` by commit ts, `former` node ids that counted and no longer do."""
 
     pumps: Mapping[str, KnownPump] = field(default_factory=dict)
     late: Mapping[int, LateCommit] = field(default_factory=dict)
+    former: frozenset[str] = frozenset()
 
     def to_json(self) -> bytes:
         """Encode as the file's content; the token makes two writers' files differ."""
         raw = {
             "pumps": {node_id: asdict(pump) for node_id, pump in self.pumps.items()},
             "late": {str(commit_ts): asdict(late) for commit_ts, late in self.late.items()},
+            "former": sorted(self.former),
             "token": secrets.token_hex(6),
         }
         return json.dumps(raw, ensure_ascii=False).encode() + b"\n"
@@ -69,9 +72,10 @@ class PumpsDocument:
         try:
             pumps = {node_id: KnownPump(**each) for node_id, each in raw["pumps"].items()}
             late = {int(commit_ts): LateCommit(**each) for commit_ts, each in raw["late"].items()}
+            former = frozenset(map(str, raw.get("former", ())))
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no document of pumps: {error}") from None
-        return cls(pumps, late)
+        return cls(pumps, late, former)
 
 
 class KnownPumps:
@@ -96,7 +100,8 @@ class KnownPumps:
         def without(seen: PumpsDocument) -> PumpsDocument:
             nonlocal was_known
             was_known = node_id in seen.pumps
-            return PumpsDocument({each: pump for each, pump in seen.pumps.items() if each != node_id}, seen.late)
+            pumps = {each: pump for each, pump in seen.pumps.items() if each != node_id}
+            return replace(seen, pumps=pumps, former=seen.former | {node_id})
 
         self.change(without)
         return was_known

@@ -48,9 +48,16 @@ class PumpMembership:
         gone = before.keys() - pumps.keys()
         self._loaded_pumps = self._known.change(
             lambda seen: replace(
-                seen, pumps={each: pump for each, pump in {**seen.pumps, **pumps}.items() if each not in gone}
+                seen,
+                pumps={each: pump for each, pump in {**seen.pumps, **pumps}.items() if each not in gone},
+                former=(seen.former | gone) - pumps.keys(),
             )
         )
+
+    def is_new(self, node_id: str) -> bool:
+        """Return whether the pump never counted, while others did."""
+        seen = self._load()
+        return bool(seen.pumps) and node_id not in seen.pumps and node_id not in seen.former
 
     def _load(self) -> PumpsDocument:
         if self._loaded_pumps is None:

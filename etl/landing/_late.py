@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
@@ -11,6 +13,12 @@ from sluice.etl.landing._pump_errors import MissedCommitError
 from sluice.relay import RelayLog
 from sluice.relay.known_pumps import LANDED, MISSED, LateCommit, PumpsDocument
 from sluice.tidb import tso
+
+if TYPE_CHECKING:
+    from sluice.tidb import PumpReader
+
+_UNPURGED_SPANS = tso.span(6 * 86_400_000), tso.span(3_600_000)
+"""Before the end of landing, where the beginning is purged: pumps keep seven days by default."""
 
 
 class LateCommitCheck:
@@ -34,6 +42,54 @@ class LateCommitCheck:
                     f" {commit_ts}` and `sluice resume`",
                 )
             self._resolved.add(commit_ts)
+
+    def check_new_pump(self, pump: str, reader: PumpReader, lo: int) -> None:
+        """Raise MissedCommitError if a pump that never counted holds commits at or before `lo` (TSO).
+
+        A pump registers before it takes writes, and landing lists pumps after it took its timestamp. So a new pump
+        has none, unless the registry had lost its entry. One accepted commit accepts all. Raises PumpReadError.
+        """
+        began_at = self._relay.began_at() if self._relay is not None else None
+        if self._relay is None or began_at is None or began_at >= lo:
+            return
+        if (first := _first_commit(reader, began_at, lo)) is None:
+            return
+        commit_ts, start_ts = first
+        found = LateCommit(start_ts, pump, MISSED)
+        seen = self._relay.known_pumps.change(lambda seen: replace(seen, late={commit_ts: found} | dict(seen.late)))
+        if seen.late[commit_ts].outcome == MISSED:
+            raise MissedCommitError(
+                f"pump {pump!r} was not in the registry when commits through {tso.text(lo)} were landed, and holds"
+                f" some of them: they are missing in the relay log and downstream, the first at {tso.text(commit_ts)}."
+                " Did the registry lose its entry?",
+                way_out="bring their rows: `sluice verify` with --repair --apply; then `sluice txn skip"
+                f" {commit_ts}` and `sluice resume`",
+            )
+
+
+def _first_commit(reader: PumpReader, began_at: int, hi: int) -> tuple[int, int] | None:
+    """Return (commit_ts, start_ts) of the first transaction in (began_at, hi] that the pump still has.
+
+    A pump purges by its clock whether or not it holds anything, so a purged beginning says nothing of a new pump.
+    Raises PumpReadError.
+    """
+    import grpc
+
+    from sluice.tidb import PumpReadError
+    from sluice.tidb.rpc import status
+
+    for lo in (began_at, *(hi - span for span in _UNPURGED_SPANS if hi - span > began_at)):
+        batches: Any = reader.read(lo, hi)
+        try:
+            with contextlib.closing(batches):
+                for batch in batches:
+                    if batch.num_rows:
+                        return batch.column("commit_ts")[0].as_py(), batch.column("start_ts")[0].as_py()
+            return None
+        except PumpReadError as error:
+            if status(error.__cause__ or error) != grpc.StatusCode.OUT_OF_RANGE:
+                raise
+    return None
 
 
 def _outcome(relay: RelayLog, pump: str, commit_ts: int, start_ts: int) -> str:

@@ -42,7 +42,7 @@ from sluice.tidb import tso
 if TYPE_CHECKING:
     from sluice.etl.settings import Window as WindowSettings
     from sluice.relay import RelayLog
-    from sluice.tidb import TLS, NodeStatus, PumpReader, WindowBounds
+    from sluice.tidb import TLS, NodeStatus, PumpReader, PumpReadError, WindowBounds
     from sluice.tidb.pumps import PendingBounds, PullFollower
 
 _BARRIER_TIMEOUT_MS = 100
@@ -176,6 +176,11 @@ class WindowPlanner:
         bounds = [question.answer() for question in questions]
         if is_checked and early[0].host in self._followers:  # an original pump in its place, which checks nothing
             return None
+        for pump, bound in zip(counting, bounds):
+            if self._counted_pumps.is_new(pump.node_id) and pump.host in self._readers:
+                if bound.max_commit_ts < lo:
+                    return None  # it can't be asked yet what it holds
+                self._check_new_pump(pump, lo)
         self._counted_pumps.record(counting, self._followers)
         for pump, bound in zip(counting, bounds):
             self._late_commits.check(pump.node_id, bound.late)
@@ -201,6 +206,14 @@ class WindowPlanner:
         ]
         limited = any(bound.hi < bound.max_commit_ts for bound in bounds)
         return WindowPlan(lo, hi, fresh_ts, tuple(ranges), transactions, sum(bound.bytes for bound in bounds), limited)
+
+    def _check_new_pump(self, pump: NodeStatus, lo: int) -> None:
+        from sluice.tidb import PumpReadError
+
+        try:
+            self._late_commits.check_new_pump(pump.node_id, self._readers[pump.host], lo)
+        except PumpReadError as error:
+            raise self._read_error(pump, lo, error) from error
 
     def invalidate(self) -> None:
         """Drop what was read from the relay log: another process may have landed since."""
@@ -260,11 +273,7 @@ class WindowPlanner:
         return _BoundsRequest(begun, lambda: self._threads.submit(self._bounds, pump, lo, fresh_ts))
 
     def _bounds(self, pump: NodeStatus, lo: int, fresh_ts: int) -> WindowBounds:
-        import grpc
-
         from sluice.tidb import PumpReadError
-        from sluice.tidb.pumps import CommitsGoneError
-        from sluice.tidb.rpc import status
 
         try:
             bounds = self._follow_original_pump(pump, lo)
@@ -277,16 +286,25 @@ class WindowPlanner:
                     raise
             return self._follow(pump, lo)
         except PumpReadError as error:
-            if isinstance(error, CommitsGoneError) or status(error.__cause__ or error) == grpc.StatusCode.OUT_OF_RANGE:
-                raise CommitsPurgedError(
-                    f"pump {pump.node_id} at {pump.host}: {error}; the relay log ends at {lo}",
-                    way_out=CommitsPurgedError.way_out,
-                ) from error
-            raise PumpUnavailableError(
-                f"pump {pump.node_id} at {pump.host}, state {pump.state}, can't be asked ({error}); every window waits"
-                " for it",
-                way_out=f"start it again; if it is gone for good: `sluice pumps offline {pump.node_id} --gone`",
-            ) from error
+            raise self._read_error(pump, lo, error) from error
+
+    def _read_error(self, pump: NodeStatus, lo: int, error: PumpReadError) -> CommitsPurgedError | PumpUnavailableError:
+        """Return what it means for landing that a pump can't be asked."""
+        import grpc
+
+        from sluice.tidb.pumps import CommitsGoneError
+        from sluice.tidb.rpc import status
+
+        if isinstance(error, CommitsGoneError) or status(error.__cause__ or error) == grpc.StatusCode.OUT_OF_RANGE:
+            return CommitsPurgedError(
+                f"pump {pump.node_id} at {pump.host}: {error}; the relay log ends at {lo}",
+                way_out=CommitsPurgedError.way_out,
+            )
+        return PumpUnavailableError(
+            f"pump {pump.node_id} at {pump.host}, state {pump.state}, can't be asked ({error}); every window waits"
+            " for it",
+            way_out=f"start it again; if it is gone for good: `sluice pumps offline {pump.node_id} --gone`",
+        )
 
     def _request_from_sluice(self, pump: NodeStatus, lo: int, fresh_ts: int) -> WindowBounds:
         """Return the bounds from a Sluice pump."""

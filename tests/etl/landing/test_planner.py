@@ -271,14 +271,49 @@ def test_a_commit_that_came_after_landing_had_passed_it_stops_landing_until_an_o
             remembering(20)
         assert not told.value.transient and "sluice txn skip 7" in told.value.way_out
     assert {ts: late.outcome for ts, late in relay.known_pumps.load().late.items()} == {6: LANDED, 7: MISSED}
-    settings = parse_settings(
-        {"upstream": {"pd-urls": "http://127.0.0.1:1"}, "relay": {"url": relay.url}, "downstream": {"host": "h"}},
-        "here",
-    )
-    assert "is left out" in operate.skip_transaction(settings, 7)
+    assert "is left out" in operate.skip_transaction(settings_of(relay), 7)
     assert remembering(20) is not None
     pump.late.append((21, 2))
     assert remembering(20) is not None, "it comes with the next window"
+
+
+def settings_of(relay):
+    return parse_settings(
+        {"upstream": {"pd-urls": "http://127.0.0.1:1"}, "relay": {"url": relay.url}, "downstream": {"host": "h"}},
+        "here",
+    )
+
+
+def test_a_pump_that_the_registry_had_lost_before_it_counted_stops_landing_by_name_until_that_is_accepted(
+    world, relay, remembering
+):
+    world.pump("a")
+    relay.begin(window(1, 4))
+    land(relay, 4, 20, 6, 9)
+    assert remembering(20) is not None
+    lost = world.pump("b", [(5, 1, b"x"), (30, 29, b"y")])
+    for _ in range(2):
+        with pytest.raises(MissedCommitError, match=r"pump 'b' was not in the registry .* the first at 5 ") as told:
+            remembering(20)
+        assert "sluice txn skip 5" in told.value.way_out
+    assert "b" not in relay.known_pumps.load().pumps
+    assert "is left out" in operate.skip_transaction(settings_of(relay), 5)
+    assert remembering(20).transactions == 1
+    world.pumps.remove(lost)
+    relay.known_pumps.forget("b")
+    assert remembering(31).transactions == 0
+    world.pumps.append(lost)
+    assert remembering(31).transactions == 0, "an operator has given up what it holds"
+
+
+def test_a_new_pump_counts_without_a_word(world, relay, remembering):
+    world.pump("a")
+    relay.begin(window(1, 4))
+    land(relay, 4, 20, 6, 9)
+    assert remembering(20) is not None
+    world.pump("b", [(30, 29, b"y")])
+    assert remembering(20).transactions == 1
+    assert set(relay.known_pumps.load().pumps) == {"a", "b"}
 
 
 @pytest.mark.parametrize(("began", "stops"), [(50, False), (2, True)])
