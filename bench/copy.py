@@ -4,7 +4,7 @@ MariaDB at its default durability and Spark run, nothing else. A dump of one tab
 bytes a row, random text, one secondary index), and copied by `sluice.etl.copy` in this process with the default
 settings, into an empty database; a small one before it, which warms Spark up. Rates are of the whole, from the first
 table to the checkpoint, and of the rows alone. CPU time is that of every process meanwhile: on a busy machine that is
-what to compare. What limits is told by how long sessions waited for rows that Spark was reading, and how long they
+what to compare. What limits follows from how long sessions waited for rows that Spark was reading, and how long they
 wrote.
 
 `measure_making` leaves the database out: Spark makes the same loads as files, which are removed unread, with one worker

@@ -55,9 +55,7 @@ class LateCommitCheck:
         if (first := _first_commit(reader, began_at, lo)) is None:
             return
         commit_ts, start_ts = first
-        found = LateCommit(start_ts, pump, MISSED)
-        seen = self._relay.known_pumps.change(lambda seen: replace(seen, late={commit_ts: found} | dict(seen.late)))
-        if seen.late[commit_ts].outcome == MISSED:
+        if _recorded(self._relay, commit_ts, LateCommit(start_ts, pump, MISSED)) == MISSED:
             raise MissedCommitError(
                 f"pump {pump!r} was not in the registry when commits through {tso.text(lo)} were landed, and holds"
                 f" some of them: they are missing in the relay log and downstream, the first at {tso.text(commit_ts)}."
@@ -96,7 +94,11 @@ def _outcome(relay: RelayLog, pump: str, commit_ts: int, start_ts: int) -> str:
     known = relay.known_pumps.load().late.get(commit_ts)
     if known is not None:
         return known.outcome
-    found = LateCommit(start_ts, pump, LANDED if _is_there(relay, commit_ts) else MISSED)
+    return _recorded(relay, commit_ts, LateCommit(start_ts, pump, LANDED if _is_there(relay, commit_ts) else MISSED))
+
+
+def _recorded(relay: RelayLog, commit_ts: int, found: LateCommit) -> str:
+    """Record a late commit unless the relay log has it. Return its outcome there."""
 
     def with_it(seen: PumpsDocument) -> PumpsDocument:
         return replace(seen, late={commit_ts: found} | dict(seen.late))

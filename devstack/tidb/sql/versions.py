@@ -197,7 +197,7 @@ class Versions:
             found = self._ordered[table_id]
             first = 0 if low is None else bisect.bisect_left(found, (low,), key=lambda item: item[0][1:2])
             last = len(found) if high is None else bisect.bisect_right(found, (high,), key=lambda item: item[0][1:2])
-        for start in range(first, last, _ROWS_PER_SLICE):  # who reads a part of it takes a part of it
+        for start in range(first, last, _ROWS_PER_SLICE):  # a caller that stops early has waited for little more
             yield from found[start : min(start + _ROWS_PER_SLICE, last)]
 
     def _chain(self, table_id: int, key: Key) -> _Chain:

@@ -23,5 +23,5 @@ def planner_for(name: str) -> WritePlanner:
     """Return a planner's function by its name. Raises ValueError for an unknown name."""
     if name not in WRITE_PLANS:
         raise ValueError(f"there is no write planner {name!r}; known are {', '.join(WRITE_PLANS)}")
-    shape: WritePlanner = importlib.import_module(f"{__name__}.{WRITE_PLANS[name]}").plan_steps
-    return shape
+    planner: WritePlanner = importlib.import_module(f"{__name__}.{WRITE_PLANS[name]}").plan_steps
+    return planner
