@@ -52,4 +52,6 @@ class StoreOptions:
 
     A longer replay continues in the background.
     """
+    is_captured: bool = False
+    """Commits come from a capture, all through a timestamp at a time: only what it wrote moves maxCommitTS."""
     kv: IndexOptions = field(default_factory=IndexOptions)

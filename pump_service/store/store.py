@@ -210,8 +210,9 @@ class Store:
         has time, this thread writes and indexes them, which the timeout doesn't count. Once
         everything before the mark has its outcome, max_commit_ts is at least `ts`. PD must have
         issued `ts` before this call (see docs/explanation/no-loss.md), or it would hide commits.
+        A captured store sends no mark: its commits come later than PD's timestamps.
         """
-        if self.max_commit_ts < ts:
+        if self.max_commit_ts < ts and not self.options.is_captured:
             self._writer.mark(ts)
         return self._sorter.wait_for(ts, timeout_s)
 
@@ -237,18 +238,18 @@ class Store:
 
         It doesn't wait or read the disk: False if that isn't known so. It holds for transactions
         acknowledged before this call and written since the store was opened. A reader that gets
-        True has everything through `passing_ts`.
+        True has everything through `passing_ts`. A captured store never knows it.
         """
-        if self._closing.is_set() or lo < self.gc_ts or self._indexer.gaps or not self.all_matched():
+        if self.options.is_captured or self._closing.is_set() or lo < self.gc_ts or self._indexer.gaps or not self.all_matched():
             return False
         return self._sorter.pass_at_rest(passing_ts, lo)
 
     def mark_read_through(self, ts: int) -> None:
         """Record that a reader has everything through `ts`, also without a mark.
 
-        A commit that comes below it is late.
+        A commit that comes below it is late. A captured store returns nothing beyond max_commit_ts.
         """
-        if ts > self._sorter.passed:
+        if ts > self._sorter.passed and not self.options.is_captured:
             self._sorter.passed = ts
 
     def late_behind(self, ts: int) -> list[LateCommit]:
@@ -323,8 +324,11 @@ class Store:
         It includes all that may commit there. None as in `small_window`, or if a Prewrite waits for
         its outcome once everything is indexed. It holds for what was written since the store was
         opened. `passed_ts` is any TSO that PD has issued, which goes behind what was written. With
-        `is_passing` the reader that gets the window has everything through `hi` then.
+        `is_passing` the reader that gets the window has everything through `hi` then. Always None
+        in a captured store.
         """
+        if self.options.is_captured:
+            return None
         self._writer.mark(passed_ts)
         if not self.all_matched() or not self._sorter.pass_at_rest(hi if is_passing else 0):
             return None
@@ -422,8 +426,10 @@ class Store:
         """Return the largest timestamp <= `ts` through which outcomes are known.
 
         Every transaction acknowledged before this call either has its outcome here or commits
-        later, if at all. `ts` must come from PD. None if the index is behind.
+        later, if at all. `ts` must come from PD. None if the index is behind. In a captured store it is max_commit_ts.
         """
+        if self.options.is_captured:
+            return min(ts, self.max_commit_ts)
         if not self.all_indexed():
             return None
         oldest = self._sorter.smallest_open()
