@@ -240,7 +240,13 @@ class Store:
         acknowledged before this call and written since the store was opened. A reader that gets
         True has everything through `passing_ts`. A captured store never knows it.
         """
-        if self.options.is_captured or self._closing.is_set() or lo < self.gc_ts or self._indexer.gaps or not self.all_matched():
+        if (
+            self.options.is_captured
+            or self._closing.is_set()
+            or lo < self.gc_ts
+            or self._indexer.gaps
+            or not self.all_matched()
+        ):
             return False
         return self._sorter.pass_at_rest(passing_ts, lo)
 
