@@ -111,6 +111,7 @@ TIDB = {
     "rows": {"codec", "old_collations", "row_images", "schema"},
     "rpc": set(),
     "schema": {"column_types", "table_name"},
+    "stored_rows": {"codec", "schema"},
     "table_cache": {"schema"},
     "table_name": set(),
     "tikv": {"backoff", "codec", "pb", "pd", "rpc", "schema", "tso"},

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from sluice.tidb.codec.datum import COMPACT, DECIMAL, DURATION, FLOAT, NIL, UVARINT, VARINT, decode_datum, skip_datum
 from sluice.tidb.codec.errors import CodecError
-from sluice.tidb.codec.memcomparable import encode_bytes, encode_int, encode_uint
+from sluice.tidb.codec.memcomparable import decode_int, encode_bytes, encode_int, encode_uint
 from sluice.tidb.codec.row import HANDLE_ID, handle_columns
 from sluice.tidb.partitions import PartitionError, collation_key
 from sluice.tidb.schema import WHOLE_COLUMN, Column, Table
@@ -22,6 +22,13 @@ _SIGN, _MASK = 1 << 63, (1 << 64) - 1
 def record_key(physical_id: int, handle: bytes) -> bytes:
     """Return the key of a row in a table or partition."""
     return b"t" + encode_int(physical_id) + b"_r" + handle
+
+
+def split_record_key(key: bytes) -> tuple[int, bytes] | None:
+    """Return the physical table id and the handle of a row's key; None for another key."""
+    if key[:1] != b"t" or key[9:11] != b"_r":
+        return None
+    return decode_int(key, 1)[0], key[11:]
 
 
 def handle_of_insert(table: Table, row: bytes) -> bytes:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from sluice.tidb.codec.memcomparable import encode_bytes
+from sluice.tidb.codec.errors import CodecError
+from sluice.tidb.codec.memcomparable import decode_bytes, decode_uint, encode_bytes
 from sluice.tidb.schema import parse_object
 from sluice.tidb.tikv.client import TiKVClient
 
@@ -39,6 +40,31 @@ def hash_end(name: str) -> bytes:
 def hash_field_key(name: str, field: bytes) -> bytes:
     """The key of one field of a hash, as field `Table:42` of hash `DB:130`."""
     return hash_prefix(name) + encode_bytes(field)
+
+
+def split_key(key: bytes) -> tuple[bytes, str, bytes] | None:
+    """Return name, kind and the rest of one of these keys (a hash's field decoded); None for another key."""
+    if key[:1] != b"m":
+        return None
+    try:
+        name, at = decode_bytes(key, 1)
+        kind, at = decode_uint(key, at)
+        rest = decode_bytes(key, at)[0] if kind == ord("h") else key[at:]
+    except CodecError:
+        return None
+    return name, chr(kind & 0xFF), rest
+
+
+def read_definitions(tikv: TiKVClient, ts: int) -> Iterator[tuple[bytes, bytes]]:
+    """Yield key and value of each database's DBInfo, then of each TableInfo, as of a TSO."""
+    names = []
+    for key, value in tikv.scan(hash_prefix("DBs"), hash_end("DBs"), ts, _KEYS_PER_SCAN):
+        found = split_key(key)
+        if found is not None and found[2].startswith(b"DB:"):
+            names.append(found[2].decode())
+            yield key, value
+    for name in names:
+        yield from tikv.scan(hash_prefix(name) + b"Table:", hash_prefix(name) + b"Table;", ts, _JOBS_PER_SCAN)
 
 
 def history_job_key(job_id: int) -> bytes:

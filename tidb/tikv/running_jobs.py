@@ -25,10 +25,11 @@ def read_running_jobs(tikv: TiKVClient, ts: int) -> Iterator[dict[str, Any]]:
         return
     prefix = b"t" + ((int(table["id"]) + _SIGN) % 2**64).to_bytes(8, "big") + b"_r"
     for key, value in tikv.scan(prefix, prefix + b"\xff", ts):
-        yield _job(key, value)
+        yield job_of_row(key, value)
 
 
-def _job(key: bytes, row: bytes) -> dict[str, Any]:
+def job_of_row(key: bytes, row: bytes) -> dict[str, Any]:
+    """Return TiDB's JSON of the job in a row of the table. Raises SchemaError for a row that isn't a job."""
     at = row.find(_BEGIN)
     try:
         found = json.JSONDecoder().raw_decode(row[at:].decode("utf-8", "replace"))[0] if at >= 0 else None
