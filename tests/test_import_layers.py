@@ -48,7 +48,7 @@ ETL = {
 PUMP_SERVICE = {
     "__init__": {"command"},
     "__main__": {"__init__"},
-    "capture": set(),
+    "capture": {"store"},
     "calls": {"cluster", "grpc_fastpath", "kernel", "metrics", "store"},
     "cluster": {"store"},
     "command": {"config", "listener", "log", "malloc", "server"},

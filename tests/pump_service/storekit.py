@@ -10,7 +10,7 @@ import struct
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import google_crc32c
@@ -76,6 +76,19 @@ class Answer:
         self.error = error
         self.calls += 1
         self.done.set()
+
+
+class MemoryStore:
+    """Takes records as a captured store does, and keeps them."""
+
+    def __init__(self, max_commit_ts: int = 0) -> None:
+        self.records: list[Record] = []
+        self.max_commit_ts = max_commit_ts
+
+    def submit(self, records: Sequence[Record], done: Callable[[BaseException | None], None]) -> None:
+        self.records += records
+        self.max_commit_ts = max([self.max_commit_ts, *(r.commit_ts for r in records if r.start_ts == r.commit_ts)])
+        done(None)
 
 
 def start_write(store: Store, *records: Record) -> Answer:

@@ -1,0 +1,195 @@
+"""Keep the upstream's schema at the commit timestamp that the capture has reached.
+
+TiDB writes each definition under a meta key in the transaction that changes it, and TiKV sends these keys like rows.
+So the definitions need no DDL job to be understood: the tracker reads them all at its first timestamp, and then applies
+the keys in commit order. A row at T is read by the definitions of T - 1, since a transaction may share its commit_ts
+with a DDL.
+
+A row's key has a physical id, which is the table's or that of a partition. Only partitions in `definitions` count:
+while a table is reorganized, TiDB also writes into those being added, and no reader sees these rows before they are
+there.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from sluice.errors import SluiceError
+from sluice.tidb.history import SYSTEM_SCHEMAS
+from sluice.tidb.schema import MAX_USER_TABLE_ID, Schema, Table, parse_object
+from sluice.tidb.stored_rows import StoredRowConverter
+from sluice.tidb.tikv.meta import read_definitions, read_schema_version, split_key
+
+if TYPE_CHECKING:
+    from sluice.tidb.tikv import TiKVClient
+
+log = logging.getLogger(__name__)
+
+_IS_PARTITIONED = re.compile(rb'"partition":\s*\{')
+_MAX_CONVERTERS = 10_000
+"""Tables kept parsed, at some 10 KB each."""
+_PARTITION_LISTS = ("definitions", "adding_definitions", "dropping_definitions")
+
+
+class UnknownTableError(SluiceError):
+    """A row of a table that no schema key has defined; names the table id and the commit timestamp."""
+
+    way_out = "report it, then start the capture again from the checkpoint: it reads the schema again"
+
+
+@dataclass(frozen=True, slots=True)
+class MetaChange:
+    """A change of a schema key; `value` is b"" if the key was deleted."""
+
+    name: bytes
+    kind: str
+    field: bytes
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Definition:
+    """A table's TableInfo, compressed: TiDB's JSON of 40 columns is 27 KB."""
+
+    schema_id: int
+    packed: bytes
+    physical_ids: tuple[int, ...]
+
+    def info(self) -> dict[str, Any]:
+        return parse_object(zlib.decompress(self.packed), "a table's definition")
+
+
+class SchemaTracker:
+    """Hold the definitions at one timestamp. One thread changes it; `is_system` may be called from any."""
+
+    def __init__(self, definitions: Iterable[tuple[bytes, bytes]], schema_version: int) -> None:
+        """Take in keys and values of DBInfos and TableInfos, the DBInfos first."""
+        self.schema_version = schema_version
+        self._schemas: dict[int, Schema] = {}
+        self._tables: dict[int, _Definition] = {}
+        self._logical: dict[int, int] = {}
+        self._ignored: set[int] = set()
+        """Physical ids whose rows no reader sees: of partitions being added or dropped, of tables that are gone."""
+        self._converters: dict[int, StoredRowConverter] = {}
+        self._system: set[int] = set()
+        self.apply([change for key, value in definitions if (change := meta_change(key, value)) is not None])
+
+    @classmethod
+    def read(cls, tikv: TiKVClient, ts: int) -> Self:
+        """Read the definitions as of a TSO. Raises TiKVError, SchemaError."""
+        return cls(read_definitions(tikv, ts), read_schema_version(tikv, ts))
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    def apply(self, changes: Iterable[MetaChange]) -> None:
+        """Apply the schema keys of one commit timestamp. Raises SchemaError."""
+        tables: list[MetaChange] = []
+        for change in changes:
+            if change.name == b"DBs":
+                self._apply_schema(change)
+            elif change.name.startswith(b"DB:"):
+                tables.append(change)
+            elif change.name.startswith(b"Diff:") and change.value:
+                self.schema_version = max(self.schema_version, int(change.name[5:]))
+        # A table that moves to another database is deleted there and put here under the same id.
+        for change in sorted(tables, key=lambda change: bool(change.value)):
+            self._apply_table(change)
+
+    def converter(self, physical_id: int, commit_ts: int) -> StoredRowConverter | None:
+        """Return what converts the rows of a table or partition; None if they aren't replicated.
+
+        Raises UnknownTableError, SchemaError.
+        """
+        if physical_id in self._system or physical_id > MAX_USER_TABLE_ID:
+            return None
+        table_id = self._logical.get(physical_id)
+        if table_id is None:
+            if physical_id in self._ignored:
+                return None
+            raise UnknownTableError(f"a row at commit_ts {commit_ts} belongs to table {physical_id}, which isn't known")
+        found = self._converters.get(table_id)
+        if found is None:
+            if len(self._converters) >= _MAX_CONVERTERS:
+                self._converters.clear()
+            found = self._converters[table_id] = StoredRowConverter(self._table(table_id))
+        return found
+
+    def table(self, table_id: int) -> Table | None:
+        """Return a table by its logical id; None without such a table."""
+        return self._table(table_id) if table_id in self._tables else None
+
+    def is_system(self, physical_id: int) -> bool:
+        """Return whether the rows of a table or partition are TiDB's own."""
+        return physical_id in self._system or physical_id > MAX_USER_TABLE_ID
+
+    def _table(self, table_id: int) -> Table:
+        definition = self._tables[table_id]
+        schema = self._schemas.get(definition.schema_id)
+        return Table.from_tidb(definition.info(), definition.schema_id, schema.name if schema else "")
+
+    def _apply_schema(self, change: MetaChange) -> None:
+        if not change.field.startswith(b"DB:"):
+            return
+        schema_id = int(change.field[3:])
+        if change.value:
+            self._schemas[schema_id] = Schema.from_tidb(parse_object(change.value, f"database {schema_id}"))
+        else:
+            self._schemas.pop(schema_id, None)
+
+    def _apply_table(self, change: MetaChange) -> None:
+        if not change.field.startswith(b"Table:"):
+            return  # a counter of row ids or of a sequence
+        schema_id, table_id = int(change.name[3:]), int(change.field[6:])
+        known = self._tables.get(table_id)
+        if known is not None:
+            if not change.value and known.schema_id != schema_id:
+                return
+            self._forget(table_id, known)
+        if not change.value:
+            return
+        live, hidden = _physical_ids(table_id, change.value)
+        self._tables[table_id] = _Definition(schema_id, zlib.compress(change.value, 1), (*live, *hidden))
+        self._logical |= dict.fromkeys(live, table_id)
+        self._ignored -= set(live)
+        self._ignored |= set(hidden) - self._logical.keys()
+        schema = self._schemas.get(schema_id)
+        if schema is not None and schema.name.lower() in SYSTEM_SCHEMAS:
+            self._system |= set(live) | set(hidden)
+
+    def _forget(self, table_id: int, known: _Definition) -> None:
+        del self._tables[table_id]
+        self._converters.pop(table_id, None)
+        for physical_id in known.physical_ids:
+            if self._logical.get(physical_id, table_id) == table_id:
+                self._logical.pop(physical_id, None)
+                self._ignored.add(physical_id)
+
+
+def meta_change(key: bytes, value: bytes) -> MetaChange | None:
+    """Return a change of a key that says something of the schema; None for other keys."""
+    found = split_key(key)
+    if found is None:
+        return None
+    name, kind, field = found
+    if kind == "h" and (name == b"DBs" or (name.startswith(b"DB:") and field.startswith(b"Table:"))):
+        return MetaChange(name, kind, field, value)
+    if kind == "s" and name.startswith(b"Diff:"):
+        return MetaChange(name, kind, field, value)
+    return MetaChange(name, kind, field, value) if name.startswith(b"DDLJob") and kind in "hl" else None
+
+
+def _physical_ids(table_id: int, info: bytes) -> tuple[list[int], list[int]]:
+    """Return the ids under which readers find rows of a table, and those of partitions that come or go."""
+    if not _IS_PARTITIONED.search(info):
+        return [table_id], []
+    partition = parse_object(info, f"table {table_id}").get("partition")
+    if not partition or not partition.get("enable", True):
+        return [table_id], []
+    live, *others = ([int(d["id"]) for d in partition.get(name) or ()] for name in _PARTITION_LISTS)
+    return live, [i for ids in others for i in ids if i not in live]
