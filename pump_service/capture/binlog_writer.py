@@ -49,9 +49,10 @@ class CaptureWriteError(SluiceError):
 class BinlogWriter:
     """Write what the capture hands over. One thread calls `advance`."""
 
-    def __init__(self, store: Store, schema: SchemaTracker) -> None:
+    def __init__(self, store: Store, schema: SchemaTracker, max_value_bytes: int = MAX_VALUE_BYTES) -> None:
+        """Begin at the store's frontier; a transaction of more than `max_value_bytes` is stored in parts."""
         self._schema = schema
-        self._changes = ChangeConverter(schema)
+        self._changes = ChangeConverter(schema, max_value_bytes)
         self._jobs = DdlJobs()
         self._records = _RecordWriter(store)
         self.resolved_ts = store.max_commit_ts

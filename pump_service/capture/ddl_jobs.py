@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from sluice.pump_service.capture.schema_tracker import MetaChange
-from sluice.tidb.ddl_actions import Action
+from sluice.tidb.ddl_actions import Action, action_name
 from sluice.tidb.job import DdlHistoryJob
 from sluice.tidb.schema import parse_object
 from sluice.tidb.tikv.running_jobs import job_of_row
@@ -57,7 +57,7 @@ class DdlJobs:
                 continue
             if job.state in (_ROLLED_BACK, _DONE) or job.starts_dropping_column:
                 self._remember(key)
-                found.append(DdlBinlog(job.id, job.schema_state, job.query))
+                found.append(_binlog_of(job))
         found += self._created_at_once(changes)
         return found
 
@@ -71,12 +71,17 @@ class DdlJobs:
                 key = job.id, job.schema_state
                 if job.type in _CREATES_TABLES and job.finished and key not in self._seen:
                     self._remember(key)
-                    yield DdlBinlog(job.id, job.schema_state, job.query)
+                    yield _binlog_of(job)
 
     def _remember(self, key: tuple[int, int]) -> None:
         self._seen[key] = None
         while len(self._seen) > _MAX_REMEMBERED:
             del self._seen[next(iter(self._seen))]
+
+
+def _binlog_of(job: DdlHistoryJob) -> DdlBinlog:
+    """Return what the binlog names; readers take one without a statement for damaged."""
+    return DdlBinlog(job.id, job.schema_state, job.query or f"/* {action_name(job.type)} */")
 
 
 def _documents(rows: Iterable[tuple[bytes, bytes]], changes: Iterable[MetaChange]) -> Iterator[dict[str, Any]]:

@@ -23,6 +23,9 @@ from sluice.tidb.record_keys import split_record_key
 MAX_VALUE_BYTES = 64 << 20
 """Bytes of rows in one PrewriteValue: a pump needs some three times as much to write and to hand it out."""
 
+_REORGANIZATION_BITS = 0xFF00
+"""Bits of txn_source by which TiDB marks the rows that MODIFY COLUMN converts; TiKV before 6.5.1 sends them."""
+
 _DELETE, _UPDATE, _INSERT = range(3)
 _SEQUENCE = (pb.binlog.DeleteRow, pb.binlog.Update, pb.binlog.Insert)
 
@@ -86,9 +89,13 @@ class ChangeConverter:
     def read(self, transaction: CapturedTransaction) -> TransactionContents:
         """Return the contents; `values` must be used up before the definitions change.
 
+        Rows that ALTER TABLE converts are left out: TiDB has no binlog of them.
+
         Raises CodecError, SchemaError, UnknownTableError; so does `values`.
         """
         found = TransactionContents()
+        if transaction.txn_source & _REORGANIZATION_BITS:
+            return found
         rows = _Rows()
         for change in transaction.changes:
             key = change.key
@@ -136,14 +143,14 @@ class ChangeConverter:
             return False
         kind = _kind_of(change)
         try:
+            if change.value == change.old_value:  # nothing is other, or the transaction has deleted what it inserted
+                return True
             if kind == _INSERT:
                 row = converter.insert(handle, change.value)
             elif kind == _UPDATE:
                 row = converter.update(handle, change.old_value, change.value)
-            elif change.old_value:
+            else:
                 row = converter.delete(handle, change.old_value)
-            else:  # a row that was inserted and deleted by the same transaction
-                return True
         except CodecError as error:
             table = converter.table
             raise CodecError(
