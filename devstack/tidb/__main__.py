@@ -24,11 +24,18 @@ def main() -> int:
     parser.add_argument("--control", default="127.0.0.1:2380", help="where the control port is served (HTTP)")
     parser.add_argument("--sql", default="127.0.0.1:0", help="where TiDB's SQL port is served (MySQL)")
     parser.add_argument("--cluster-id", type=int, help="default: the recording's, or random")
+    parser.add_argument("--stores", type=int, default=1, help="how many TiKV stores there are [1]")
+    parser.add_argument(
+        "--min-ts-interval", type=float, default=1.0, help="seconds between change data's resolved timestamps [1]"
+    )
     given = parser.parse_args()
     # Millions of rows that no cycle holds: to look through all of them would stop all of TiDB for seconds.
     gc.set_threshold(10_000, 20, 1_000_000)
     try:
-        options = ClusterOptions(given.etcd, given.listen, given.control, given.sql, given.recording, given.cluster_id)
+        options = ClusterOptions(
+            given.etcd, given.listen, given.control, given.sql, given.recording, given.cluster_id,
+            given.stores, given.min_ts_interval,
+        )  # fmt: skip
         asyncio.run(_serve(options))
     except (RecordingError, OSError) as error:
         print(f"stand-in cluster: {error}", file=sys.stderr)

@@ -13,6 +13,12 @@
     POST /column                    {"schema", "table", "name"}: ALTER TABLE adds a BIGINT that may be NULL
     POST /accident                  {"schema", "table"}: one transaction deletes every row of the table;
                                     {"commit_ts", "rows"}
+    POST /change-data               {"do": …}: an accident for subscribers of change data, as
+                                    ChangeData has them: split {"key"}, transfer {"region", "store"},
+                                    merge, congest, silence {"region"}, break {"store"},
+                                    busy {"count"}, repeat {"commands"}, shake {"seed"},
+                                    hold-scans {"on"}
+    GET  /change-data               regions with their stores, bounds, and how many subscribe to them
 
 Errors are {"error": text} with status 400 (a wrong request) or 409 (not now).
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import grpc
@@ -17,14 +17,14 @@ _TIDB_VERSION = "6.6.0"
 
 
 class PDService(pb_grpc.pd.PDServicer):
-    """pdpb.PD. `client_url` is what members advertise, `store_address` where the one store serves gRPC."""
+    """pdpb.PD. `client_url` is what members advertise, `stores` where each store serves gRPC, by id."""
 
     def __init__(
-        self, cluster_id: int, client_url: str, store_address: str, oracle: Oracle, regions: RegionMap
+        self, cluster_id: int, client_url: str, stores: Mapping[int, str], oracle: Oracle, regions: RegionMap
     ) -> None:
         self._cluster_id = cluster_id
         self._client_url = client_url
-        self._store_address = store_address
+        self._stores = stores
         self._oracle = oracle
         self._regions = regions
         self._started = int(time.time())
@@ -74,9 +74,7 @@ class PDService(pb_grpc.pd.PDServicer):
 
     async def ScanRegions(self, request: Any, context: grpc.aio.ServicerContext) -> pb.pd.ScanRegionsResponse:
         await self._check(request, context)
-        found = self._regions.between(request.start_key, request.end_key)
-        if request.limit > 0:
-            found = found[: request.limit]
+        found = self._regions.between(request.start_key, request.end_key, request.limit)
         return pb.pd.ScanRegionsResponse(
             header=self._header(),
             region_metas=[region.meta() for region in found],
@@ -86,13 +84,13 @@ class PDService(pb_grpc.pd.PDServicer):
 
     async def GetStore(self, request: Any, context: grpc.aio.ServicerContext) -> pb.pd.GetStoreResponse:
         await self._check(request, context)
-        if request.store_id != self._regions.store_id:
+        if request.store_id not in self._stores:
             await context.abort(grpc.StatusCode.UNKNOWN, f"invalid store ID {request.store_id}, not found")
-        return pb.pd.GetStoreResponse(header=self._header(), store=self._store())
+        return pb.pd.GetStoreResponse(header=self._header(), store=self._store(request.store_id))
 
     async def GetAllStores(self, request: Any, context: grpc.aio.ServicerContext) -> pb.pd.GetAllStoresResponse:
         await self._check(request, context)
-        return pb.pd.GetAllStoresResponse(header=self._header(), stores=[self._store()])
+        return pb.pd.GetAllStoresResponse(header=self._header(), stores=[self._store(each) for each in self._stores])
 
     async def GetGCSafePoint(self, request: Any, context: grpc.aio.ServicerContext) -> pb.pd.GetGCSafePointResponse:
         await self._check(request, context)
@@ -149,11 +147,11 @@ class PDService(pb_grpc.pd.PDServicer):
             return pb.pd.GetRegionResponse(header=self._header())
         return pb.pd.GetRegionResponse(header=self._header(), region=region.meta(), leader=region.peer())
 
-    def _store(self) -> pb.metapb.Store:
+    def _store(self, store_id: int) -> pb.metapb.Store:
         return pb.metapb.Store(
-            id=self._regions.store_id,
-            address=self._store_address,
-            peer_address=self._store_address,
+            id=store_id,
+            address=self._stores[store_id],
+            peer_address=self._stores[store_id],
             version=_TIDB_VERSION,
             start_timestamp=self._started,
             last_heartbeat=time.time_ns(),

@@ -48,6 +48,7 @@ class RegionMap:
         self.store_id = store_id
         self._next_id = 2
         self._regions = [Region(self._id(), b"", b"", 1, self._id(), store_id)]
+        self._by_id = {region.id: region for region in self._regions}
         for key in splits:
             self.split(key)
 
@@ -55,16 +56,50 @@ class RegionMap:
         self._next_id += 2
         return self._next_id
 
-    def split(self, raw_key: bytes) -> None:
-        """Cuts the region that holds `raw_key` there; both halves get a new epoch, so clients have to look again."""
+    def __len__(self) -> int:
+        return len(self._regions)
+
+    def split(self, raw_key: bytes) -> Region | None:
+        """Cuts the region that holds `raw_key` there; both halves get a new epoch, so clients have to look again.
+
+        Returns the region that was cut, None if there is a bound already.
+        """
         key = encode_bytes(raw_key)
         at = self._position(key)
         whole = self._regions[at]
         if whole.start == key:
-            return
+            return None
         version = whole.version + 1
-        left = Region(self._id(), whole.start, key, version, self._id(), self.store_id)
+        left = Region(self._id(), whole.start, key, version, self._id(), whole.store_id)
         self._regions[at : at + 1] = [left, replace(whole, start=key, version=version)]
+        self._by_id[left.id], self._by_id[whole.id] = self._regions[at : at + 2]
+        return whole
+
+    def merge(self, region_id: int) -> tuple[Region, Region] | None:
+        """Merge a region into the one behind it, which moves no keys of its own.
+
+        Returns both as they were; None for the last region, and for one that is gone.
+        """
+        source = self._by_id.get(region_id)
+        if source is None or not source.end:
+            return None
+        at = self._position(source.start)
+        target = self._regions[at + 1]
+        version = max(source.version, target.version) + 1
+        merged = replace(target, start=source.start, version=version)
+        self._regions[at : at + 2] = [merged]
+        del self._by_id[source.id]
+        self._by_id[merged.id] = merged
+        return source, target
+
+    def transfer(self, region_id: int, store_id: int) -> Region | None:
+        """Make the peer at `store_id` lead a region; the epoch's version stays. Returns it as it was."""
+        region = self._by_id.get(region_id)
+        if region is None:
+            return None
+        moved = replace(region, peer_id=self._id(), store_id=store_id)
+        self._regions[self._position(region.start)] = self._by_id[region_id] = moved
+        return region
 
     def at(self, encoded: bytes) -> Region:
         """The region that holds an encoded key."""
@@ -77,19 +112,21 @@ class RegionMap:
 
     def by_id(self, region_id: int) -> Region | None:
         """The region with that id."""
-        return next((region for region in self._regions if region.id == region_id), None)
+        return self._by_id.get(region_id)
 
-    def between(self, start: bytes, end: bytes) -> list[Region]:
-        """The regions that overlap encoded [start, end); an empty `end` means no end."""
-        return [r for r in self._regions[self._position(start) :] if not end or r.start < end]
+    def between(self, start: bytes, end: bytes, limit: int = 0) -> list[Region]:
+        """The regions that overlap encoded [start, end), all or the first `limit`; an empty `end` means no end."""
+        first = self._position(start)
+        last = bisect.bisect_left(self._regions, end, key=_start) if end else len(self._regions)
+        return self._regions[first : min(last, first + limit) if limit > 0 else last]
 
-    def check(self, context: pb.tikv.Context, keys: list[bytes]) -> pb.errorpb.Error | None:
-        """TiKV's check of a request for raw `keys`: None if it may be served, else the region error to answer."""
-        if context.peer.store_id != self.store_id:
+    def check(self, context: pb.tikv.Context, keys: list[bytes], store_id: int) -> pb.errorpb.Error | None:
+        """TiKV's check of a request to a store for raw `keys`: None, else the region error to answer."""
+        if context.peer.store_id != store_id:
             return pb.errorpb.Error(
-                message=f"store not match {context.peer.store_id} != {self.store_id}",
+                message=f"store not match {context.peer.store_id} != {store_id}",
                 store_not_match=pb.errorpb.StoreNotMatch(
-                    request_store_id=context.peer.store_id, actual_store_id=self.store_id
+                    request_store_id=context.peer.store_id, actual_store_id=store_id
                 ),
             )
         region = self.by_id(context.region_id)
@@ -97,6 +134,11 @@ class RegionMap:
             return pb.errorpb.Error(
                 message=f"region {context.region_id} is missing",
                 region_not_found=pb.errorpb.RegionNotFound(region_id=context.region_id),
+            )
+        if region.store_id != store_id:
+            return pb.errorpb.Error(
+                message=f"peer is not leader for region {region.id}",
+                not_leader=pb.errorpb.NotLeader(region_id=region.id, leader=region.peer()),
             )
         if context.peer.id != region.peer_id:
             return pb.errorpb.Error(
@@ -106,7 +148,7 @@ class RegionMap:
         if (context.region_epoch.conf_ver, context.region_epoch.version) != (_CONF_VER, region.version):
             return pb.errorpb.Error(
                 message=f"current epoch of region {region.id} is conf_ver: {_CONF_VER} version: {region.version}",
-                epoch_not_match=pb.errorpb.EpochNotMatch(current_regions=self._around(region)),
+                epoch_not_match=self.epoch_not_match(region),
             )
         for key in keys:
             if not region.holds(encode_bytes(key)):
@@ -128,10 +170,15 @@ class RegionMap:
         region = self.by_id(region_id)
         return decode_bytes(region.start)[0] if region and region.start else b""
 
-    def _around(self, region: Region) -> list[pb.metapb.Region]:
+    def epoch_not_match(self, region: Region) -> pb.errorpb.EpochNotMatch:
         """The region and its left neighbour, which a split may have taken the key to."""
         left = self.before(region.start) if region.start else None
-        return [r.meta() for r in (left, region) if r is not None]
+        found = [r.meta() for r in (left, region) if r is not None]
+        return pb.errorpb.EpochNotMatch(current_regions=found)
 
     def _position(self, encoded: bytes) -> int:
-        return bisect.bisect_right(self._regions, encoded, key=lambda region: region.start) - 1
+        return bisect.bisect_right(self._regions, encoded, key=_start) - 1
+
+
+def _start(region: Region) -> bytes:
+    return region.start

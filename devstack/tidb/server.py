@@ -17,6 +17,7 @@ import grpc
 from sluice.devstack.collations import recorded_new_collations
 from sluice.devstack.recording import Recording, RecordingError
 from sluice.devstack.tidb.accident import delete_everything
+from sluice.devstack.tidb.change_data import ACCIDENTS, ChangeData, regions_of
 from sluice.devstack.tidb.commit_log import CommitLog
 from sluice.devstack.tidb.control import ControlServer, RequestRejected
 from sluice.devstack.tidb.ddl_history import DDLHistory
@@ -61,6 +62,10 @@ class ClusterOptions:
     sql: str = "127.0.0.1:0"
     recording: Path | None = None
     cluster_id: int | None = None
+    stores: int = 1
+    """TiKV stores; those behind the first have a port of their own each"""
+    min_ts_interval_s: float = 1.0
+    """how often change data's resolved timestamps advance, TiKV's cdc.min-ts-interval"""
 
 
 class Cluster:
@@ -83,6 +88,7 @@ class Cluster:
             self.history.load(self.recording)
             put_variables(self.store, self._new_collations)
         self.regions = RegionMap(_STORE_ID, self.history.splits())
+        self.changes = ChangeData(self.cluster_id, self.store, self.regions)
         self.commits = CommitLog()
         self._versions = Versions(self.recording, self._new_collations)
         self._upstream = UpstreamState(self.oracle, self.store, self.history, self.commits, self._versions)
@@ -96,6 +102,7 @@ class Cluster:
         self._until_ts: int | None = None
         self._opening = False
         self._tidbs: dict[str, TiDBServer] = {}
+        self._other_stores: list[grpc.aio.Server] = []
 
     async def start(self) -> None:
         """Listens. OSError if a port is taken."""
@@ -107,11 +114,19 @@ class Cluster:
         except RuntimeError as error:
             raise OSError(f"can't listen on {self._options.listen}: {error}") from error
         self._address = f"{host}:{self.port}"
-        self._pd = pd = PDService(self.cluster_id, f"http://{self._address}", self._address, self.oracle, self.regions)
+        stores = {_STORE_ID: self._address}
+        self._pd = pd = PDService(self.cluster_id, f"http://{self._address}", stores, self.oracle, self.regions)
         pb_grpc.pd.add_PDServicer_to_server(pd, self._server)  # type: ignore[no-untyped-call] # generated
-        pb_grpc.tikv.add_TikvServicer_to_server(TiKVService(self.store, self.regions), self._server)  # type: ignore[no-untyped-call] # generated
+        self._add_store(self._server, _STORE_ID)
         self._server.add_generic_rpc_handlers((self._proxy,))
-        await self._server.start()
+        for store_id in range(_STORE_ID + 1, _STORE_ID + self._options.stores):
+            other = grpc.aio.server(options=_SERVER_OPTIONS)
+            stores[store_id] = f"{host}:{other.add_insecure_port(f'{host}:0')}"
+            self._add_store(other, store_id)
+            self._other_stores.append(other)
+        for server in (self._server, *self._other_stores):
+            await server.start()
+        self._ticks = asyncio.create_task(self._advance())
         control_host, control_port = _split(self._options.control)
         self._control = ControlServer(
             control_host,
@@ -128,6 +143,8 @@ class Cluster:
                 "POST /gc": self.collect_garbage,
                 "POST /column": self.add_column,
                 "POST /accident": self.have_accident,
+                "POST /change-data": self.disturb_change_data,
+                "GET /change-data": self.list_subscriptions,
             },
         )
         self.control_port = self._control.port
@@ -151,7 +168,10 @@ class Cluster:
             await tidb.kill()
         await asyncio.to_thread(self._sql.stop)
         await asyncio.to_thread(self._control.stop)
-        await self._server.stop(grace=0.2)
+        self._ticks.cancel()
+        self.changes.break_streams()
+        for server in (self._server, *self._other_stores):
+            await server.stop(grace=0.2)
         await self._proxy.close()
 
     async def status(self, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -317,6 +337,21 @@ class Cluster:
                 await asyncio.wait_for(asyncio.shield(self._task), 10)
         return await self.status({})
 
+    async def disturb_change_data(self, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+        """POST /change-data: one of ACCIDENTS befalls the subscribers; the answer is that of GET."""
+        accident = ACCIDENTS.get(str(parameters.get("do")))
+        if accident is None:
+            raise RequestRejected(400, f"do {parameters.get('do')!r}: one of {', '.join(ACCIDENTS)}")
+        try:
+            accident(self.changes, parameters)
+        except (KeyError, TypeError, ValueError) as error:
+            raise RequestRejected(400, f"{parameters['do']}: {error!r} is missing or wrong") from error
+        return await self.list_subscriptions({})
+
+    async def list_subscriptions(self, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+        """The answer of GET /change-data: regions, their stores, and how many subscribe to each."""
+        return list(regions_of(self.changes))
+
     async def list_commits(self, parameters: dict[str, Any]) -> list[list[Any]]:
         """The answer of GET /commits."""
         try:
@@ -324,6 +359,18 @@ class Cluster:
         except (TypeError, ValueError) as error:
             raise RequestRejected(400, "after is a TSO, limit a number of entries") from error
         return [list(entry) for entry in self.commits.after(after, min(limit, _COMMITS_PER_PAGE))]
+
+    def _add_store(self, server: grpc.aio.Server, store_id: int) -> None:
+        tikv = TiKVService(self.store, self.regions, store_id)
+        pb_grpc.tikv.add_TikvServicer_to_server(tikv, server)  # type: ignore[no-untyped-call] # generated
+        server.add_generic_rpc_handlers((self.changes.service(store_id),))
+
+    async def _advance(self) -> None:
+        while True:
+            await asyncio.sleep(self._options.min_ts_interval_s)
+            if self.changes.has_streams:
+                # What the oracle gave out last does, too: nothing at or below it is committed later without a lock.
+                self.changes.advance(self.oracle.try_take() or self.oracle.last)
 
     def _last_played(self) -> int | None:
         """Up to where the recording has happened, or will have when its replay is over; None: all of it."""

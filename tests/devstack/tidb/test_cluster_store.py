@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.devstack.tidb.store import Locked, Store, TxnNotFound
+from sluice.devstack.tidb.mvcc_records import Locked, TxnNotFound
+from sluice.devstack.tidb.store import Store
 from sluice.tidb.tso import compose
 
 NOW = compose(1_700_000_000_000)
