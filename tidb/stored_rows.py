@@ -52,10 +52,9 @@ _Encoder = Callable[[bytes], bytes]
 
 SIGNED, UNSIGNED, TEXT, FLAGGED = range(1, 5)
 """How a value of version 2 becomes a datum, in a shape."""
-_IS_PUBLIC, _IS_HANDLE = 1, 2
 _OF_COLUMN, _HIDDEN, _OF_PARTS = range(3)
-_NO_PART = 255
-_ENTRY = struct.Struct("<IBBBB")
+_IS_HANDLE, _NO_PART = 254, 255
+_ENTRY = struct.Struct("<IBBB")
 
 
 def _signed(value: bytes) -> bytes:
@@ -123,8 +122,8 @@ class StoredRowConverter:
             form, flag = _form_of(column)
             if not form or not 0 <= column_id < 2**32:
                 return b"", ()
-            role = (_IS_PUBLIC if column.public else 0) | (_IS_HANDLE if column is self._handle_column else 0)
-            entries.append(_ENTRY.pack(column_id, form, flag, role, parts.get(column_id, _NO_PART)))
+            part = _IS_HANDLE if column is self._handle_column else parts.get(column_id, _NO_PART)
+            entries.append(_ENTRY.pack(column_id, form, flag, part))
             try:
                 missing.append(self._missing_datum(column))
             except CodecError:
@@ -139,26 +138,19 @@ class StoredRowConverter:
 
     def delete(self, handle: bytes, old: bytes) -> bytes:
         """Return a row of `deleted_rows`; `old` is the value before. Raises CodecError."""
-        image = self._image(handle, old)
-        return self._pairs(image, image.keys(), handle) or _NULL
+        return self._pairs(handle, old) or _NULL
 
     def update(self, handle: bytes, old: bytes, new: bytes) -> bytes:
         """Return a row of `updated_rows`. Raises CodecError."""
-        before, after = self._image(handle, old), self._image(handle, new)
-        ids = before.keys() | after.keys()
-        return self._pairs(before, ids, handle) + self._pairs(after, ids, handle) or _NULL
+        return self._pairs(handle, old) + self._pairs(handle, new) or _NULL
 
-    def _pairs(self, image: Mapping[int, bytes], ids: Iterable[int], handle: bytes) -> bytes:
-        """Return the pairs of the public columns, and of those of `ids` in other states, in the table's order."""
-        wanted = set(ids)
+    def _pairs(self, handle: bytes, value: bytes) -> bytes:
+        """Return an image with all columns that TiDB writes, in the table's order."""
+        image = self._image(handle, value)
         parts = []
         for column_id, head, column in self._columns:
             datum = image.get(column_id)
-            if datum is None:
-                if not column.public and column_id not in wanted:
-                    continue
-                datum = self._missing_datum(column)
-            parts.append(head + datum)
+            parts.append(head + (self._missing_datum(column) if datum is None else datum))
         if self._is_heap:
             parts.append(_id_datum(HANDLE_ID) + _int_datum(handle))
         return b"".join(parts)
@@ -175,7 +167,7 @@ class StoredRowConverter:
             for (column, whole), (flag, datum) in zip(self._key_columns, _handle_parts(handle), strict=True):
                 if whole and column.id not in found:
                     found[column.id] = b"\x08" + encode_varint(decode_int(datum, 1)[0]) if flag == DURATION else datum
-        return {i: datum for i, datum in found.items() if i in self._encoders}
+        return found
 
     def _handle_datums(self, handle: bytes) -> bytes:
         """Return what an inserted row begins with."""

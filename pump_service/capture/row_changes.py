@@ -22,7 +22,7 @@ from sluice.tidb import pb
 from sluice.tidb.codec.errors import CodecError
 from sluice.tidb.record_keys import split_record_key
 
-MAX_VALUE_BYTES = 64 << 20
+MAX_VALUE_BYTES = 32 << 20
 """Bytes of rows in one PrewriteValue: a pump needs some three times as much to write and to hand it out."""
 
 _REORGANIZATION_BITS = 0xFF00

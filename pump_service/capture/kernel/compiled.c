@@ -3,8 +3,8 @@
    It knows the newer row format and keys of records. Whatever is otherwise stops it, and the Python code that calls it does
    that change, or says what is wrong with it: no error is made here.
 
-   A shape tells how the rows of a table are: a byte with the kind of handle, then 8 bytes for each column in the table's
-   order: u32 id, form, flag, role, number of the part of the key that holds the value (NO_PART for none). */
+   A shape tells how the rows of a table are: a byte with the kind of handle, then 7 bytes for each column in the table's
+   order: u32 id, form, flag, and the number of the part of the key that holds the value (or IS_HANDLE, NO_PART). */
 #define Py_LIMITED_API 0x030B0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -12,13 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EDITION 1 /* as in __init__.py: what was compiled from other sources isn't used */
+#define EDITION 2 /* as in __init__.py: what was compiled from other sources isn't used */
 
 enum { NIL, BYTES, COMPACT, INT, UINT, FLOAT, DECIMAL, DURATION, VARINT, UVARINT };
-enum { SIGNED = 1, UNSIGNED, TEXT, FLAGGED };     /* forms */
-enum { IS_PUBLIC = 1, IS_HANDLE = 2 };            /* roles */
-enum { OF_COLUMN, HIDDEN, OF_PARTS };             /* kinds of handles */
-enum { NO_PART = 255, MAX_PARTS = 32, ENTRY = 8, HEAD = 6, VERSION_2 = 0x80, RECORD_PREFIX = 11 };
+enum { SIGNED = 1, UNSIGNED, TEXT, FLAGGED }; /* forms */
+enum { OF_COLUMN, HIDDEN, OF_PARTS };         /* kinds of handles */
+enum { IS_HANDLE = 254, NO_PART, MAX_PARTS = 32, ENTRY = 7, HEAD = 6, VERSION_2 = 0x80, RECORD_PREFIX = 11 };
 
 typedef unsigned char u8;
 
@@ -239,41 +238,35 @@ static int put_part(Out *o, const Parts *parts, int n) {
     return put(o, datum, parts->begin[n + 1] - parts->begin[n]);
 }
 
-/* The pairs of a row; of an insert `other` is NULL and only what the row holds is written, else what either image holds. */
-static int put_pairs(const Writing *w, const Row *row, const Row *other, int is_insert) {
+/* The datum of a column that the row doesn't hold, behind its id. */
+static int put_absent(const Writing *w, Py_ssize_t n, int form, int part) {
+    if (part == IS_HANDLE) {
+        int64_t number = flipped(w->handle);
+        return put_number(w->out, form == UNSIGNED ? UVARINT : VARINT, form == UNSIGNED ? (uint64_t)number : zigzag(number));
+    }
+    if (part != NO_PART) return put_part(w->out, w->parts, part);
+    PyObject *datum = PyTuple_GetItem(w->missing, n);
+    char *bytes;
+    Py_ssize_t length;
+    if (!datum || datum == Py_None || PyBytes_AsStringAndSize(datum, &bytes, &length)) return 0;
+    return put(w->out, (u8 *)bytes, (size_t)length);
+}
+
+/* The pairs of a row: of an insert those that it holds, else all that TiDB writes. */
+static int put_pairs(const Writing *w, const Row *row, int is_insert) {
     static const u8 nil = NIL;
     for (Py_ssize_t n = 0; n < w->count; n++) {
         const u8 *e = w->entries + n * ENTRY, *value = NULL;
         uint32_t id = little(e, 4);
-        int form = e[4], role = e[6], part = e[7];
+        int form = e[4], part = e[6], done;
         size_t size = 0;
         int found = find(row, id, &value, &size);
-        if (found == ABSENT || (role & IS_HANDLE && !is_insert)) {
-            if (is_insert) continue;
-            if (role & IS_HANDLE) {
-                int64_t number = flipped(w->handle);
-                if (!put_number(w->out, VARINT, zigzag(id))) return 0;
-                if (!put_number(w->out, form == UNSIGNED ? UVARINT : VARINT, form == UNSIGNED ? (uint64_t)number : zigzag(number)))
-                    return 0;
-                continue;
-            }
-            if (part != NO_PART) {
-                if (!put_number(w->out, VARINT, zigzag(id)) || !put_part(w->out, w->parts, part)) return 0;
-                continue;
-            }
-            const u8 *unused;
-            size_t ignored;
-            if (!(role & IS_PUBLIC) && (!other || find(other, id, &unused, &ignored) == ABSENT)) continue;
-            PyObject *datum = PyTuple_GetItem(w->missing, n);
-            if (!datum || datum == Py_None) return 0;
-            char *bytes;
-            Py_ssize_t length;
-            if (PyBytes_AsStringAndSize(datum, &bytes, &length)) return 0;
-            if (!put_number(w->out, VARINT, zigzag(id)) || !put(w->out, (u8 *)bytes, (size_t)length)) return 0;
-            continue;
-        }
+        if (found == ABSENT && is_insert) continue;
         if (!put_number(w->out, VARINT, zigzag(id))) return 0;
-        if (found == IS_NULL ? !put(w->out, &nil, 1) : !put_value(w->out, form, e[5], value, size)) return 0;
+        if (found == ABSENT || (part == IS_HANDLE && !is_insert)) done = put_absent(w, n, form, part);
+        else if (found == IS_NULL) done = put(w->out, &nil, 1);
+        else done = put_value(w->out, form, e[5], value, size);
+        if (!done) return 0;
     }
     if (w->handle_kind == HIDDEN && !is_insert)
         return put_number(w->out, VARINT, zigzag(-1)) && put_number(w->out, VARINT, zigzag(flipped(w->handle)));
@@ -323,11 +316,11 @@ static int one(PyObject *change, PyObject *targets, Out *out, Parts *parts) {
         done = w.handle_kind == OF_PARTS ? put(out, parts->datums.bytes, parts->datums.length)
                                          : put_number(out, VARINT, zigzag(flipped(handle)));
         size_t begin = out->length;
-        done = done && put_pairs(&w, &after, NULL, 1) && (out->length > begin || put(out, &nil, 1));
+        done = done && put_pairs(&w, &after, 1) && (out->length > begin || put(out, &nil, 1));
     } else if (is_delete) {
-        done = put_pairs(&w, &before, NULL, 0);
+        done = put_pairs(&w, &before, 0);
     } else {
-        done = put_pairs(&w, &before, &after, 0) && put_pairs(&w, &after, &before, 0);
+        done = put_pairs(&w, &before, 0) && put_pairs(&w, &after, 0);
     }
     if (!done || !out->length) return PyErr_Occurred() ? FAILED : STOPPED;
     PyObject *row = PyBytes_FromStringAndSize((char *)out->bytes, (Py_ssize_t)out->length);
