@@ -101,6 +101,8 @@ class BinlogWriter:
                 self._records.write(
                     PREWRITE, part_ts, commit_ts, encode_prewrite(part_ts, commit_ts, key, prewrite_value=value)
                 )
+            if not found.jobs and not found.schema_changes:
+                continue
             jobs = self._jobs.find(found.jobs, found.schema_changes)
             if len(jobs) > 1:
                 raise CaptureWriteError(
