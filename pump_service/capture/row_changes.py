@@ -31,15 +31,14 @@ _REORGANIZATION_BITS = 0xFF00
 _BATCH_CHANGES = 1024
 _NOT_CONVERTED: kernel.Target = (b"", (), [], [], [])
 _DELETE, _UPDATE, _INSERT = range(3)
-_SEQUENCE = (pb.binlog.DeleteRow, pb.binlog.Update, pb.binlog.Insert)
 
 
 @dataclass(slots=True)
 class TransactionContents:
     """Hold what a transaction changed: rows of user tables, schema keys, and rows of running DDL jobs."""
 
-    values: Iterator[bytes] = field(default_factory=lambda: iter(()))
-    """PrewriteValues; none if the transaction changed no rows that are replicated."""
+    parts: Iterator[PrewriteRows] = field(default_factory=lambda: iter(()))
+    """Its rows; none if the transaction changed none that are replicated, several if it is large."""
     is_split: bool = False
     first_key: bytes = b""
     """The first key that was changed."""
@@ -50,7 +49,7 @@ class TransactionContents:
 class _Targets(dict[int, kernel.Target | None]):
     """Where compiled code puts the rows, by physical table id; each is made when its first row comes."""
 
-    def __init__(self, rows: _Rows) -> None:
+    def __init__(self, rows: PrewriteRows) -> None:
         super().__init__()
         self._rows = rows
 
@@ -65,14 +64,14 @@ class _Targets(dict[int, kernel.Target | None]):
         return target
 
 
-class _Rows:
+class PrewriteRows:
     """Collect the rows of one PrewriteValue by table, each table's by kind."""
 
     __slots__ = ("commit_ts", "count", "schema", "size", "tables", "targets")
 
     def __init__(self, schema: SchemaTracker, commit_ts: int) -> None:
         self.schema, self.commit_ts = schema, commit_ts
-        self.tables: dict[int, tuple[list[bytes], list[bytes], list[bytes]]] = {}
+        self.tables: kernel.Tables = {}
         self.targets = _Targets(self)
         self.size = self.count = 0
 
@@ -88,22 +87,9 @@ class _Rows:
             lists = self.tables[table_id] = ([], [], [])
         return lists
 
-    def value(self, schema_version: int) -> bytes:
-        """Return the PrewriteValue."""
-        message = pb.binlog.PrewriteValue(schema_version=schema_version)
-        for table_id, lists in self.tables.items():
-            deleted, updated, inserted = lists
-            sequence = [kind for kind, rows in zip(_SEQUENCE, lists, strict=True) for _ in range(len(rows))]
-            if sequence:
-                message.mutations.add(
-                    table_id=table_id,
-                    inserted_rows=inserted,
-                    updated_rows=updated,
-                    deleted_rows=deleted,
-                    sequence=sequence,
-                )
-        found: bytes = message.SerializeToString()
-        return found
+    def encode(self, start_ts: int, key: bytes) -> bytes:
+        """Return the Prewrite; `key` is one that the transaction changed."""
+        return kernel.encode(start_ts, self.commit_ts, key, self.schema.schema_version, self.tables)
 
 
 class ChangeConverter:
@@ -114,34 +100,34 @@ class ChangeConverter:
         self.rows = 0
 
     def read(self, transaction: CapturedTransaction) -> TransactionContents:
-        """Return the contents; `values` must be used up before the definitions change.
+        """Return the contents; `parts` must be used up before the definitions change.
 
         Rows that ALTER TABLE converts are left out: TiDB has no binlog of them.
 
-        Raises CodecError, SchemaError, UnknownTableError; so does `values`.
+        Raises CodecError, SchemaError, UnknownTableError; so does `parts`.
         """
         found = TransactionContents()
         if transaction.txn_source & _REORGANIZATION_BITS:
             return found
-        rows = _Rows(self._schema, transaction.commit_ts)
+        rows = PrewriteRows(self._schema, transaction.commit_ts)
         for changes in _batches(transaction.changes):
             found.first_key = found.first_key or changes[0].key
             at = 0
             while at < len(changes):
                 at = self._convert(rows, changes, at)
                 if rows.size > self._max_value_bytes:
-                    found.values, found.is_split = self._split(transaction), True
+                    found.parts, found.is_split = self._split(transaction), True
                     return found
                 if at < len(changes):
                     self._read_one(found, rows, changes[at])
                     at += 1
         if rows.count:
             self.rows += rows.count
-            found.values = iter((rows.value(self._schema.schema_version),))
+            found.parts = iter((rows,))
         return found
 
-    def _split(self, transaction: CapturedTransaction) -> Iterator[bytes]:
-        rows = _Rows(self._schema, transaction.commit_ts)
+    def _split(self, transaction: CapturedTransaction) -> Iterator[PrewriteRows]:
+        rows = PrewriteRows(self._schema, transaction.commit_ts)
         for kind in (_DELETE, _UPDATE, _INSERT):
             for batch in _batches(transaction.changes):
                 changes = [change for change in batch if _kind_of(change) == kind]
@@ -152,23 +138,21 @@ class ChangeConverter:
                         self._add(rows, changes[at])
                         at += 1
                     if rows.size > self._max_value_bytes:
-                        yield self._value_of(rows)
-                        rows = _Rows(self._schema, transaction.commit_ts)
+                        self.rows += rows.count
+                        yield rows
+                        rows = PrewriteRows(self._schema, transaction.commit_ts)
         if rows.count:
-            yield self._value_of(rows)
+            self.rows += rows.count
+            yield rows
 
-    def _value_of(self, rows: _Rows) -> bytes:
-        self.rows += rows.count
-        return rows.value(self._schema.schema_version)
-
-    def _convert(self, rows: _Rows, changes: list[KeyChange], at: int) -> int:
+    def _convert(self, rows: PrewriteRows, changes: list[KeyChange], at: int) -> int:
         """Convert what compiled code can, and return the place of the first change that is left."""
         place, count, size = kernel.convert(changes, at, rows.targets, self._max_value_bytes - rows.size)
         rows.count += count
         rows.size += size
         return place
 
-    def _read_one(self, found: TransactionContents, rows: _Rows, change: KeyChange) -> None:
+    def _read_one(self, found: TransactionContents, rows: PrewriteRows, change: KeyChange) -> None:
         """Take in a change of any key."""
         if change.key[:1] == b"m":
             schema_change = meta_change(change.key, change.value)
@@ -179,7 +163,7 @@ class ChangeConverter:
             if place is not None and place[0] == DDL_JOB_TABLE_ID:
                 found.jobs.append((change.key, change.value))
 
-    def _add(self, rows: _Rows, change: KeyChange) -> bool:
+    def _add(self, rows: PrewriteRows, change: KeyChange) -> bool:
         """Add a change of a replicated row; return whether it is one."""
         place = split_record_key(change.key)
         if place is None:
@@ -225,16 +209,16 @@ def _kind_of(change: KeyChange) -> int:
     return _UPDATE if change.old_value else _INSERT
 
 
-def encode_prewrite(
-    start_ts: int, commit_ts: int, key: bytes, *, prewrite_value: bytes | None = None, ddl: DdlBinlog | None = None
-) -> bytes:
-    """Return a Prewrite as TiDB writes it, but with its commit_ts: of rows, or of a DDL."""
-    message = pb.binlog.Binlog(tp=pb.binlog.Prewrite, start_ts=start_ts, commit_ts=commit_ts, prewrite_key=key)
-    if prewrite_value is not None:
-        message.prewrite_value = prewrite_value
-    if ddl is not None:
-        message.ddl_query = ddl.query.encode("utf-8", "surrogateescape")
-    message.ddl_job_id = 0 if ddl is None else ddl.job_id
-    message.ddl_schema_state = 0 if ddl is None else ddl.schema_state
+def encode_ddl(start_ts: int, commit_ts: int, key: bytes, ddl: DdlBinlog) -> bytes:
+    """Return the Prewrite of a DDL as TiDB writes it, but with its commit_ts."""
+    message = pb.binlog.Binlog(
+        tp=pb.binlog.Prewrite,
+        start_ts=start_ts,
+        commit_ts=commit_ts,
+        prewrite_key=key,
+        ddl_query=ddl.query.encode("utf-8", "surrogateescape"),
+        ddl_job_id=ddl.job_id,
+        ddl_schema_state=ddl.schema_state,
+    )
     found: bytes = message.SerializeToString()
     return found

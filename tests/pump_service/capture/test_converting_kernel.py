@@ -1,4 +1,4 @@
-"""Compiled code converts rows as Python does, whatever the table and the row, and leaves to it what is unusual."""
+"""Compiled code converts and encodes rows as Python does, and leaves to it what is unusual."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.pump_service.capture import kernel
+from sluice.pump_service.capture.kernel import plain
 from sluice.pump_service.capture.transactions import KeyChange
+from sluice.pump_service.store.binlog_head import stored_head
 from sluice.tidb.codec import CodecError
 from sluice.tidb.codec.memcomparable import encode_int
 from sluice.tidb.codec.row import encode_insert
@@ -140,3 +142,27 @@ def test_what_makes_a_target_may_fail() -> None:
 
     with pytest.raises(LookupError, match="9"):
         kernel.convert([change_of(1, version_2({}), table=9)], 0, Unknown(), 100)
+
+
+LISTS = st.lists(st.binary(max_size=200), max_size=4)
+
+
+@given(
+    st.dictionaries(st.integers(1, 1 << 48), st.tuples(LISTS, LISTS, LISTS), max_size=4),
+    st.integers(1, (1 << 63) - 1),
+    st.integers(1, (1 << 63) - 1),
+    st.integers(0, 1 << 40),
+    st.binary(max_size=200),
+)
+def test_a_prewrite_is_encoded_as_protobuf_does(
+    tables: dict[int, Any], start_ts: int, commit_ts: int, version: int, key: bytes
+) -> None:
+    found = kernel.encode(start_ts, commit_ts, key, version, tables)
+    assert found == plain.encode(start_ts, commit_ts, key, version, tables)
+    assert stored_head(found) == (0, start_ts, commit_ts)
+
+
+def test_what_is_no_row_is_an_error_and_not_encoded() -> None:
+    for tables in ({1: ([b""], [], [None])}, {1: ([],)}, {"x": ([b""], [], [])}):
+        with pytest.raises((TypeError, IndexError)):
+            kernel.encode(1, 2, b"", 3, tables)  # type: ignore[arg-type]
