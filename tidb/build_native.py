@@ -18,7 +18,6 @@ ROOT = Path(__file__).resolve().parent.parent
 KERNELS = (
     "etl/landing/extract/kernel",
     "etl/changes/formats/kernel",
-    "pump_service/capture/kernel",
     "pump_service/kernel",
     "pump_service/store/kernel",
     "tidb/kernel",

@@ -404,11 +404,9 @@ class Indexer:
 
     def holds(self, start: int, commit: int) -> bool:
         """Return whether the index leads to that transaction's Commit."""
-        pointer = self._index.get(commit, start)
-        if pointer is None or self._index.is_captured:
-            return pointer is not None
+        pointer = self._index.get(commit)
         try:
-            return stored_head(self._log.read(pointer)) == (COMMIT, start, commit)
+            return pointer is not None and stored_head(self._log.read(pointer)) == (COMMIT, start, commit)
         except CorruptRecordError:
             return False
 

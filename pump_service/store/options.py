@@ -53,9 +53,5 @@ class StoreOptions:
     A longer replay continues in the background.
     """
     is_captured: bool = False
-    """Hold what a pump captures from TiKV: whole transactions, which may share a commit_ts.
-
-    A new data directory becomes one of captured transactions and stays one. Only what the capture
-    writes moves maxCommitTS.
-    """
+    """Commits come from a capture, all through a timestamp at a time: only what it wrote moves maxCommitTS."""
     kv: IndexOptions = field(default_factory=IndexOptions)

@@ -218,8 +218,7 @@ class Schedule:
                 self.ending.remove(txn)
         elif step == "tick":
             made.tick()
-        elif step == "run":
-            await asyncio.sleep(0.003)
+            await asyncio.sleep(0.002)  # for some of it to arrive
         elif step == "split":
             changes.split(what)
         elif step in ("merge", "congest", "to 1", "to 2"):

@@ -46,7 +46,10 @@ class NaiveClient:
             if task.done():
                 task.result()
 
-    async def close(self):
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
