@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 KERNELS = (
     "etl/landing/extract/kernel",
     "etl/changes/formats/kernel",
+    "pump_service/capture/kernel",
     "pump_service/kernel",
     "pump_service/store/kernel",
     "tidb/kernel",

@@ -15,6 +15,7 @@ A binlog has the old format only. Neither format holds the columns that the hand
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable, Iterable, Mapping
 
@@ -48,6 +49,12 @@ _WRITABLE_STATES = frozenset({STATE_WRITE_ONLY, _STATE_WRITE_REORGANIZATION, STA
 """The states of columns in which TiDB writes them to a binlog."""
 
 _Encoder = Callable[[bytes], bytes]
+
+SIGNED, UNSIGNED, TEXT, FLAGGED = range(1, 5)
+"""How a value of version 2 becomes a datum, in a shape."""
+_OF_COLUMN, _HIDDEN, _OF_PARTS = range(3)
+_IS_HANDLE, _NO_PART = 254, 255
+_ENTRY = struct.Struct("<IBBB")
 
 
 def _signed(value: bytes) -> bytes:
@@ -93,12 +100,35 @@ class StoredRowConverter:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self._encoders = {column.id: _encoder_of(column) for column in table.columns}
-        self._columns = [(c.id, _id_datum(c.id), c) for c in table.columns if not c.virtual]
+        written = [c for c in table.columns if c.state in _WRITABLE_STATES and not c.virtual]
+        self._encoders = {column.id: _encoder_of(column) for column in written}
+        self._columns = [(c.id, _id_datum(c.id), c) for c in written]
         self._handle_column = table.handle_column
         self._key_columns = handle_columns(table) if table.handle_kind == "common" else []
         self._is_heap = table.handle_kind == "heap"
         self._missing: dict[int, bytes] = {}
+
+    @functools.cached_property
+    def shape(self) -> tuple[bytes, tuple[bytes | None, ...]]:
+        """Return what compiled code needs to convert a row of version 2, b"" if it can't: see its source.
+
+        The second part has, for each column, the datum of rows that are older than it.
+        """
+        kind = _HIDDEN if self._is_heap else _OF_PARTS if self._key_columns else _OF_COLUMN
+        parts = {column.id: n for n, (column, whole) in enumerate(self._key_columns) if whole}
+        entries = [bytes((kind,))]
+        missing: list[bytes | None] = []
+        for column_id, _, column in self._columns:
+            form, flag = _form_of(column)
+            if not form or not 0 <= column_id < 2**32:
+                return b"", ()
+            part = _IS_HANDLE if column is self._handle_column else parts.get(column_id, _NO_PART)
+            entries.append(_ENTRY.pack(column_id, form, flag, part))
+            try:
+                missing.append(self._missing_datum(column))
+            except CodecError:
+                missing.append(None)
+        return b"".join(entries), tuple(missing)
 
     def insert(self, handle: bytes, value: bytes) -> bytes:
         """Return a row of `inserted_rows`. Raises CodecError."""
@@ -108,26 +138,19 @@ class StoredRowConverter:
 
     def delete(self, handle: bytes, old: bytes) -> bytes:
         """Return a row of `deleted_rows`; `old` is the value before. Raises CodecError."""
-        image = self._image(handle, old)
-        return self._pairs(image, image.keys(), handle) or _NULL
+        return self._pairs(handle, old) or _NULL
 
     def update(self, handle: bytes, old: bytes, new: bytes) -> bytes:
         """Return a row of `updated_rows`. Raises CodecError."""
-        before, after = self._image(handle, old), self._image(handle, new)
-        ids = before.keys() | after.keys()
-        return self._pairs(before, ids, handle) + self._pairs(after, ids, handle) or _NULL
+        return self._pairs(handle, old) + self._pairs(handle, new) or _NULL
 
-    def _pairs(self, image: Mapping[int, bytes], ids: Iterable[int], handle: bytes) -> bytes:
-        """Return the pairs of the public columns, and of those of `ids` in other states, in the table's order."""
-        wanted = set(ids)
+    def _pairs(self, handle: bytes, value: bytes) -> bytes:
+        """Return an image with all columns that TiDB writes, in the table's order."""
+        image = self._image(handle, value)
         parts = []
         for column_id, head, column in self._columns:
             datum = image.get(column_id)
-            if datum is None:
-                if not column.public and column_id not in wanted:
-                    continue
-                datum = self._missing_datum(column)
-            parts.append(head + datum)
+            parts.append(head + (self._missing_datum(column) if datum is None else datum))
         if self._is_heap:
             parts.append(_id_datum(HANDLE_ID) + _int_datum(handle))
         return b"".join(parts)
@@ -144,7 +167,7 @@ class StoredRowConverter:
             for (column, whole), (flag, datum) in zip(self._key_columns, _handle_parts(handle), strict=True):
                 if whole and column.id not in found:
                     found[column.id] = b"\x08" + encode_varint(decode_int(datum, 1)[0]) if flag == DURATION else datum
-        return {i: datum for i, datum in found.items() if i in self._encoders}
+        return found
 
     def _handle_datums(self, handle: bytes) -> bytes:
         """Return what an inserted row begins with."""
@@ -185,7 +208,7 @@ class StoredRowConverter:
         begin, encoders = 0, self._encoders
         for number, column_id in enumerate(ids):
             if number >= count:
-                if encoders.get(column_id) is not None:
+                if column_id in encoders:
                     found[column_id] = _NULL
                 continue
             end = ends[number]
@@ -196,13 +219,26 @@ class StoredRowConverter:
         return found
 
 
-def _encoder_of(column: Column) -> _Encoder | None:
-    """Return the function that makes a datum of a stored value; None for columns that binlogs don't have."""
-    if column.state not in _WRITABLE_STATES or column.virtual:
-        return None
+def _form_of(column: Column) -> tuple[int, int]:
+    """Return form and flag of a column in a shape; 0 for a type that isn't known."""
+    encoder = _encoder_of(column)
+    forms: dict[_Encoder, int] = {_signed: SIGNED, _unsigned: UNSIGNED, _compact: TEXT}
+    form = forms.get(encoder, 0)
+    if not form and column.kind in _ENCODERS:
+        return FLAGGED, encoder(b"")[0]
+    return form, 0
+
+
+def _encoder_of(column: Column) -> _Encoder:
+    """Return the function that makes a datum of a stored value of version 2."""
     if column.kind == "int" and column.unsigned:
         return _unsigned
-    return _ENCODERS.get(column.kind)
+    found = _ENCODERS.get(column.kind)
+    return found if found is not None else functools.partial(_refuse, column)
+
+
+def _refuse(column: Column, value: bytes) -> bytes:
+    raise CodecError(f"column {column.name!r} has type {column.tp}, whose values aren't known")
 
 
 def _datums_of_version_1(value: bytes) -> dict[int, bytes]:

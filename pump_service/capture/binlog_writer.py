@@ -19,7 +19,7 @@ from operator import attrgetter
 
 from sluice.errors import SluiceError
 from sluice.pump_service.capture.ddl_jobs import DdlJobs
-from sluice.pump_service.capture.row_changes import MAX_VALUE_BYTES, ChangeConverter, encode_prewrite
+from sluice.pump_service.capture.row_changes import MAX_VALUE_BYTES, ChangeConverter, encode_ddl
 from sluice.pump_service.capture.schema_tracker import MetaChange, SchemaTracker
 from sluice.pump_service.capture.transactions import CapturedTransaction, CaptureSink
 from sluice.pump_service.store import NoSpaceError, Record, Store
@@ -96,18 +96,17 @@ class BinlogWriter:
             starts.add(start_ts)
             found = self._changes.read(transaction)
             parts = part_start_ts(start_ts, starts) if found.is_split else iter((start_ts,))
-            for value, part_ts in zip(found.values, parts, strict=False):
-                key = found.first_key
-                self._records.write(
-                    PREWRITE, part_ts, commit_ts, encode_prewrite(part_ts, commit_ts, key, prewrite_value=value)
-                )
+            for part, part_ts in zip(found.parts, parts, strict=False):
+                self._records.write(PREWRITE, part_ts, commit_ts, part.encode(part_ts, found.first_key))
+            if not found.jobs and not found.schema_changes:
+                continue
             jobs = self._jobs.find(found.jobs, found.schema_changes)
             if len(jobs) > 1:
                 raise CaptureWriteError(
                     f"transaction {start_ts} at commit_ts {commit_ts} ({tso.text(commit_ts)}) has {len(jobs)} DDL jobs:"
                     f" {', '.join(str(job.job_id) for job in jobs)}"
                 )
-            ddls += [(start_ts, encode_prewrite(start_ts, commit_ts, found.first_key, ddl=job)) for job in jobs]
+            ddls += [(start_ts, encode_ddl(start_ts, commit_ts, found.first_key, job)) for job in jobs]
             schema_changes += found.schema_changes
         for start_ts, payload in ddls:
             self.ddls += 1

@@ -9,7 +9,6 @@ TiDB 8.0 to 8.2 can create tables without a row: then the job is in the history 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -89,4 +88,4 @@ def _documents(rows: Iterable[tuple[bytes, bytes]], changes: Iterable[MetaChange
         yield job_of_row(key, value)
     for change in changes:
         if change.kind == "l" and change.value:
-            yield json.loads(change.value)
+            yield parse_object(change.value, "a DDL job of a list")

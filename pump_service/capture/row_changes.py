@@ -10,9 +10,11 @@ each of the three kinds then, so that no more than one value is in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from sluice.pump_service.capture import kernel
 from sluice.pump_service.capture.ddl_jobs import DDL_JOB_TABLE_ID, DdlBinlog
 from sluice.pump_service.capture.schema_tracker import MetaChange, SchemaTracker, meta_change
 from sluice.pump_service.capture.transactions import CapturedTransaction, KeyChange
@@ -20,63 +22,74 @@ from sluice.tidb import pb
 from sluice.tidb.codec.errors import CodecError
 from sluice.tidb.record_keys import split_record_key
 
-MAX_VALUE_BYTES = 64 << 20
+MAX_VALUE_BYTES = 32 << 20
 """Bytes of rows in one PrewriteValue: a pump needs some three times as much to write and to hand it out."""
 
 _REORGANIZATION_BITS = 0xFF00
 """Bits of txn_source by which TiDB marks the rows that MODIFY COLUMN converts; TiKV before 6.5.1 sends them."""
 
+_BATCH_CHANGES = 1024
+_NOT_CONVERTED: kernel.Target = (b"", (), [], [], [])
 _DELETE, _UPDATE, _INSERT = range(3)
-_SEQUENCE = (pb.binlog.DeleteRow, pb.binlog.Update, pb.binlog.Insert)
 
 
 @dataclass(slots=True)
 class TransactionContents:
     """Hold what a transaction changed: rows of user tables, schema keys, and rows of running DDL jobs."""
 
-    values: Iterator[bytes] = field(default_factory=lambda: iter(()))
-    """PrewriteValues; none if the transaction changed no rows that are replicated."""
+    parts: Iterator[PrewriteRows] = field(default_factory=lambda: iter(()))
+    """Its rows; none if the transaction changed none that are replicated, several if it is large."""
     is_split: bool = False
     first_key: bytes = b""
-    """The first row that is replicated, or the first key of all."""
+    """The first key that was changed."""
     schema_changes: list[MetaChange] = field(default_factory=list)
     jobs: list[tuple[bytes, bytes]] = field(default_factory=list)
 
 
-class _Rows:
+class _Targets(dict[int, kernel.Target | None]):
+    """Where compiled code puts the rows, by physical table id; each is made when its first row comes."""
+
+    def __init__(self, rows: PrewriteRows) -> None:
+        super().__init__()
+        self._rows = rows
+
+    def __missing__(self, physical_id: int) -> kernel.Target | None:
+        rows = self._rows
+        if physical_id == DDL_JOB_TABLE_ID:
+            found = self[physical_id] = _NOT_CONVERTED
+            return found
+        converter = rows.schema.converter(physical_id, rows.commit_ts)
+        target = None if converter is None else (*converter.shape, *rows.lists(converter.table.id))
+        self[physical_id] = target
+        return target
+
+
+class PrewriteRows:
     """Collect the rows of one PrewriteValue by table, each table's by kind."""
 
-    __slots__ = ("count", "size", "tables")
+    __slots__ = ("commit_ts", "count", "schema", "size", "tables", "targets")
 
-    def __init__(self) -> None:
-        self.tables: dict[int, tuple[list[bytes], list[bytes], list[bytes]]] = {}
+    def __init__(self, schema: SchemaTracker, commit_ts: int) -> None:
+        self.schema, self.commit_ts = schema, commit_ts
+        self.tables: kernel.Tables = {}
+        self.targets = _Targets(self)
         self.size = self.count = 0
 
     def add(self, table_id: int, kind: int, row: bytes) -> None:
-        lists = self.tables.get(table_id)
-        if lists is None:
-            lists = self.tables[table_id] = ([], [], [])
-        lists[kind].append(row)
+        self.lists(table_id)[kind].append(row)
         self.size += len(row)
         self.count += 1
 
-    def value(self, schema_version: int) -> bytes:
-        """Return the PrewriteValue."""
-        message = pb.binlog.PrewriteValue(schema_version=schema_version)
-        for table_id, (deleted, updated, inserted) in self.tables.items():
-            message.mutations.add(
-                table_id=table_id,
-                inserted_rows=inserted,
-                updated_rows=updated,
-                deleted_rows=deleted,
-                sequence=[
-                    kind
-                    for kind, rows in zip(_SEQUENCE, (deleted, updated, inserted), strict=True)
-                    for _ in range(len(rows))
-                ],
-            )
-        found: bytes = message.SerializeToString()
-        return found
+    def lists(self, table_id: int) -> tuple[list[bytes], list[bytes], list[bytes]]:
+        """Return a table's deleted, updated and inserted rows."""
+        lists = self.tables.get(table_id)
+        if lists is None:
+            lists = self.tables[table_id] = ([], [], [])
+        return lists
+
+    def encode(self, start_ts: int, key: bytes) -> bytes:
+        """Return the Prewrite; `key` is one that the transaction changed."""
+        return kernel.encode(start_ts, self.commit_ts, key, self.schema.schema_version, self.tables)
 
 
 class ChangeConverter:
@@ -87,58 +100,76 @@ class ChangeConverter:
         self.rows = 0
 
     def read(self, transaction: CapturedTransaction) -> TransactionContents:
-        """Return the contents; `values` must be used up before the definitions change.
+        """Return the contents; `parts` must be used up before the definitions change.
 
         Rows that ALTER TABLE converts are left out: TiDB has no binlog of them.
 
-        Raises CodecError, SchemaError, UnknownTableError; so does `values`.
+        Raises CodecError, SchemaError, UnknownTableError; so does `parts`.
         """
         found = TransactionContents()
         if transaction.txn_source & _REORGANIZATION_BITS:
             return found
-        rows = _Rows()
-        for change in transaction.changes:
-            key = change.key
-            if not rows.count:
-                found.first_key = key
-            if key[:1] == b"m":
-                schema_change = meta_change(key, change.value)
-                if schema_change is not None:
-                    found.schema_changes.append(schema_change)
-            elif not self._add(rows, change, transaction.commit_ts) and change.value:
-                place = split_record_key(key)
-                if place is not None and place[0] == DDL_JOB_TABLE_ID:
-                    found.jobs.append((key, change.value))
-            if rows.size > self._max_value_bytes:
-                found.values, found.is_split = self._split(transaction), True
-                return found
-        self.rows += rows.count
-        if rows.count:
-            found.values = iter((rows.value(self._schema.schema_version),))
-        return found
-
-    def _split(self, transaction: CapturedTransaction) -> Iterator[bytes]:
-        version = self._schema.schema_version
-        rows = _Rows()
-        for kind in (_DELETE, _UPDATE, _INSERT):
-            for change in transaction.changes:
-                if _kind_of(change) == kind:
-                    self._add(rows, change, transaction.commit_ts)
-                    if rows.size > self._max_value_bytes:
-                        self.rows += rows.count
-                        yield rows.value(version)
-                        rows = _Rows()
+        rows = PrewriteRows(self._schema, transaction.commit_ts)
+        for changes in _batches(transaction.changes):
+            found.first_key = found.first_key or changes[0].key
+            at = 0
+            while at < len(changes):
+                at = self._convert(rows, changes, at)
+                if rows.size > self._max_value_bytes:
+                    found.parts, found.is_split = self._split(transaction), True
+                    return found
+                if at < len(changes):
+                    self._read_one(found, rows, changes[at])
+                    at += 1
         if rows.count:
             self.rows += rows.count
-            yield rows.value(version)
+            found.parts = iter((rows,))
+        return found
 
-    def _add(self, rows: _Rows, change: KeyChange, commit_ts: int) -> bool:
+    def _split(self, transaction: CapturedTransaction) -> Iterator[PrewriteRows]:
+        rows = PrewriteRows(self._schema, transaction.commit_ts)
+        for kind in (_DELETE, _UPDATE, _INSERT):
+            for batch in _batches(transaction.changes):
+                changes = [change for change in batch if _kind_of(change) == kind]
+                at = 0
+                while at < len(changes):
+                    at = self._convert(rows, changes, at)
+                    if at < len(changes) and rows.size <= self._max_value_bytes:
+                        self._add(rows, changes[at])
+                        at += 1
+                    if rows.size > self._max_value_bytes:
+                        self.rows += rows.count
+                        yield rows
+                        rows = PrewriteRows(self._schema, transaction.commit_ts)
+        if rows.count:
+            self.rows += rows.count
+            yield rows
+
+    def _convert(self, rows: PrewriteRows, changes: list[KeyChange], at: int) -> int:
+        """Convert what compiled code can, and return the place of the first change that is left."""
+        place, count, size = kernel.convert(changes, at, rows.targets, self._max_value_bytes - rows.size)
+        rows.count += count
+        rows.size += size
+        return place
+
+    def _read_one(self, found: TransactionContents, rows: PrewriteRows, change: KeyChange) -> None:
+        """Take in a change of any key."""
+        if change.key[:1] == b"m":
+            schema_change = meta_change(change.key, change.value)
+            if schema_change is not None:
+                found.schema_changes.append(schema_change)
+        elif not self._add(rows, change) and change.value:
+            place = split_record_key(change.key)
+            if place is not None and place[0] == DDL_JOB_TABLE_ID:
+                found.jobs.append((change.key, change.value))
+
+    def _add(self, rows: PrewriteRows, change: KeyChange) -> bool:
         """Add a change of a replicated row; return whether it is one."""
         place = split_record_key(change.key)
         if place is None:
             return False
         physical_id, handle = place
-        converter = self._schema.converter(physical_id, commit_ts)
+        converter = self._schema.converter(physical_id, rows.commit_ts)
         if converter is None:
             return False
         kind = _kind_of(change)
@@ -154,10 +185,22 @@ class ChangeConverter:
         except CodecError as error:
             table = converter.table
             raise CodecError(
-                f"table {table.full_name} (id {physical_id}), key {change.key.hex()} at commit_ts {commit_ts}: {error}"
+                f"table {table.full_name} (id {physical_id}), key {change.key.hex()} at commit_ts {rows.commit_ts}:"
+                f" {error}"
             ) from error
         rows.add(converter.table.id, kind, row)
         return True
+
+
+def _batches(changes: Iterable[KeyChange]) -> Iterator[list[KeyChange]]:
+    """Yield the changes in lists, since those of a large transaction come from disk."""
+    if isinstance(changes, list):
+        if changes:
+            yield changes
+        return
+    rest = iter(changes)
+    while batch := list(itertools.islice(rest, _BATCH_CHANGES)):
+        yield batch
 
 
 def _kind_of(change: KeyChange) -> int:
@@ -166,16 +209,16 @@ def _kind_of(change: KeyChange) -> int:
     return _UPDATE if change.old_value else _INSERT
 
 
-def encode_prewrite(
-    start_ts: int, commit_ts: int, key: bytes, *, prewrite_value: bytes | None = None, ddl: DdlBinlog | None = None
-) -> bytes:
-    """Return a Prewrite as TiDB writes it, but with its commit_ts: of rows, or of a DDL."""
-    message = pb.binlog.Binlog(tp=pb.binlog.Prewrite, start_ts=start_ts, commit_ts=commit_ts, prewrite_key=key)
-    if prewrite_value is not None:
-        message.prewrite_value = prewrite_value
-    if ddl is not None:
-        message.ddl_query = ddl.query.encode("utf-8", "surrogateescape")
-    message.ddl_job_id = 0 if ddl is None else ddl.job_id
-    message.ddl_schema_state = 0 if ddl is None else ddl.schema_state
+def encode_ddl(start_ts: int, commit_ts: int, key: bytes, ddl: DdlBinlog) -> bytes:
+    """Return the Prewrite of a DDL as TiDB writes it, but with its commit_ts."""
+    message = pb.binlog.Binlog(
+        tp=pb.binlog.Prewrite,
+        start_ts=start_ts,
+        commit_ts=commit_ts,
+        prewrite_key=key,
+        ddl_query=ddl.query.encode("utf-8", "surrogateescape"),
+        ddl_job_id=ddl.job_id,
+        ddl_schema_state=ddl.schema_state,
+    )
     found: bytes = message.SerializeToString()
     return found

@@ -3,16 +3,22 @@
 Value log and index have the original Pump's format, which carries no version. A release that
 changes either so that an older release would misread or cut it first writes the file `.format`
 beside them: one line, a whole number. Without the file, as in every directory of the original's,
-the format is 1.
+the format is 1. Format 2 has what a pump captures from TiKV: index.py has its keys.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from sluice.pump_service.store.errors import NewerDataError
+from sluice.pump_service.store.errors import MixedDataError, NewerDataError
 
-FORMAT = 1
+FORMAT = 2
+"""The newest format that this version reads."""
+
+CAPTURED_FORMAT = 2
+"""Of a directory of captured transactions, in which a commit timestamp may belong to several."""
+
 FORMAT_FILE = ".format"
 
 
@@ -31,3 +37,29 @@ def refuse_newer(data_dir: Path) -> None:
             f"value log and index have format {text[:20]!r} by {path}; this version of the pump reads {FORMAT}",
             way_out=NewerDataError.way_out,
         )
+
+
+def open_format(data_dir: Path, *, is_captured: bool) -> bool:
+    """Return whether a directory holds captured transactions; a new one does if `is_captured`.
+
+    Raises MixedDataError if it has binlogs and `is_captured` is asked for, OSError.
+    """
+    path = data_dir / FORMAT_FILE
+    if path.exists():
+        return int(path.read_text(encoding="ascii")) == CAPTURED_FORMAT
+    if not is_captured:
+        return False
+    if (data_dir / "value").exists() or (data_dir / "kv").exists():
+        raise MixedDataError(f"{data_dir} has binlogs that TiDB sent: what is captured from TiKV can't join them")
+    new = path.with_name(f"{FORMAT_FILE}.new")
+    with new.open("w", encoding="ascii") as file:
+        file.write(f"{CAPTURED_FORMAT}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+    folder = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    return True

@@ -23,6 +23,18 @@ class NewerDataError(StoreError):
     way_out = "start the version of the pump that wrote it, or a newer one, or give this pump another data-dir"
 
 
+class MixedDataError(StoreError):
+    """Report that a data directory holds the other kind of transactions, binlogs or captured."""
+
+    way_out = "give a pump that captures from TiKV a data-dir of its own"
+
+
+class CapturedStoreError(StoreError):
+    """Report a request that only a store of binlogs serves."""
+
+    way_out = "read a capturing pump with Sluice: a Drainer drops a transaction that shares its commit ts"
+
+
 class StoreClosedError(StoreError):
     """Report that the store is closed or closing, and accepts nothing."""
 

@@ -10,6 +10,10 @@
     !sluice!gaps             -> UnreadableRanges  of the value log, when it was indexed
     ~sluice!end              -> nothing           see leveldb.py
 
+In a directory of captured transactions, where several may share a timestamp, the entries are
+
+    ts:<u64 BE><u64 BE>      -> pointer           commit_ts, start_ts; of a fake its timestamp twice
+
 The original ignores the last four. Its own pointers aren't synced: after a power cut they may have
 survived entries that did not. So a start resumes at `!sluice!synced`, which is written every few
 seconds after the journals were synced, and indexes the value log behind it again.
@@ -50,10 +54,13 @@ GAPS_KEY = b"!sluice!gaps"
 TS_PREFIX = b"ts:"
 _KEY = struct.Struct(">3sQ")
 _ENTRY = struct.Struct("11s12s")
+_CAPTURED_KEY = struct.Struct(">3sQQ")
+_CAPTURED_ENTRY = struct.Struct("19s12s")
 _U64 = struct.Struct("<Q")
 _DELETE_BATCH = 1024
 _POINTERS = np.dtype([("fid", "<u4"), ("offset", "<i8")])
 _ENTRIES = np.dtype([("prefix", "S3"), ("ts", ">u8"), ("fid", "<u4"), ("offset", "<i8")])
+_CAPTURED_ENTRIES = np.dtype([("prefix", "S3"), ("ts", ">u8"), ("start", ">u8"), ("fid", "<u4"), ("offset", "<i8")])
 
 Ints = npt.NDArray[np.int64]
 
@@ -66,9 +73,11 @@ def encode_key(ts: int) -> bytes:
 class BinlogIndex(RecoverableDatabase):
     """Map timestamps to records, and hold the pump's position. One indexer writes the entries."""
 
-    def __init__(self, directory: Path, options: IndexOptions) -> None:
-        """Open it as RecoverableDatabase does."""
+    def __init__(self, directory: Path, options: IndexOptions, *, is_captured: bool = False) -> None:
+        """Open it as RecoverableDatabase does; `is_captured` if it is of captured transactions."""
         self._gc_ts = 0
+        self.is_captured = is_captured
+        self._entries, self._entry = (_CAPTURED_ENTRIES, _CAPTURED_ENTRY) if is_captured else (_ENTRIES, _ENTRY)
         super().__init__(directory, options)
 
     def _verify(self, db: CheckedDB) -> None:
@@ -86,6 +95,9 @@ class BinlogIndex(RecoverableDatabase):
         self, fid: int, tps: Sequence[int], starts: Sequence[int], commits: Sequence[int], offsets: Sequence[int]
     ) -> None:
         """Enter records of one segment and move headPointer to the last of them, in one write."""
+        if self.is_captured:
+            self.put_arrays(fid, *(np.array(column, np.int64) for column in (tps, starts, commits, offsets)))
+            return
         failpoints.hit("index.before_batch")
         with self._use(wait=False) as db:
             batch = db.batch()
@@ -97,28 +109,32 @@ class BinlogIndex(RecoverableDatabase):
     def put_arrays(self, fid: int, tps: Ints, starts: Ints, commits: Ints, offsets: Ints) -> None:
         """Enter records given as arrays, as `put_batch` does at half the cost per record."""
         failpoints.hit("index.before_batch")
-        entries = np.empty(len(offsets), _ENTRIES)
+        entries = np.empty(len(offsets), self._entries)
         entries["prefix"] = TS_PREFIX
-        entries["ts"] = np.where(tps == 0, starts, commits)
+        if self.is_captured:
+            entries["ts"], entries["start"] = commits, starts
+        else:
+            entries["ts"] = np.where(tps == 0, starts, commits)
         entries["fid"], entries["offset"] = fid, offsets
         with self._use(wait=False) as db:
             batch = db.batch()
-            deque(starmap(batch.put, _ENTRY.iter_unpack(entries.tobytes())), maxlen=0)
+            deque(starmap(batch.put, self._entry.iter_unpack(entries.tobytes())), maxlen=0)
             batch.put(HEAD_POINTER_KEY, POINTER.pack(fid, int(offsets[-1])))
             self._write(batch)
         failpoints.hit("index.after_batch")
 
-    def get(self, ts: int) -> RecordPointer | None:
-        """Return the pointer stored at `ts`."""
+    def get(self, ts: int, start_ts: int = 0) -> RecordPointer | None:
+        """Return the pointer stored at `ts`, of captured transactions at `ts` and `start_ts`."""
+        key = _CAPTURED_KEY.pack(TS_PREFIX, ts, start_ts) if self.is_captured else encode_key(ts)
         with self._use(reader=True) as db:
-            value = db.get(encode_key(ts))
+            value = db.get(key)
         return None if value is None else RecordPointer.decode(value)
 
     def range(self, after: int, through: int, limit: int) -> tuple[Ints, Ints, Ints]:
         """Return timestamps, fids, offsets of keys in (after, through], ascending, up to `limit`."""
         with self._use(reader=True) as db:
             found = db.joined(encode_key(after + 1), encode_key(through + 1), limit)
-        entries = np.frombuffer(found, _ENTRIES)
+        entries = np.frombuffer(found, self._entries)
         return entries["ts"].astype(np.int64), entries["fid"].astype(np.int64), entries["offset"].astype(np.int64)
 
     def pointers(self, after: int, through: int, limit: int) -> tuple[Ints, Ints]:

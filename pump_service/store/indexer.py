@@ -404,9 +404,11 @@ class Indexer:
 
     def holds(self, start: int, commit: int) -> bool:
         """Return whether the index leads to that transaction's Commit."""
-        pointer = self._index.get(commit)
+        pointer = self._index.get(commit, start)
+        if pointer is None or self._index.is_captured:
+            return pointer is not None
         try:
-            return pointer is not None and stored_head(self._log.read(pointer)) == (COMMIT, start, commit)
+            return stored_head(self._log.read(pointer)) == (COMMIT, start, commit)
         except CorruptRecordError:
             return False
 

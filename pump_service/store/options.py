@@ -53,5 +53,9 @@ class StoreOptions:
     A longer replay continues in the background.
     """
     is_captured: bool = False
-    """Commits come from a capture, all through a timestamp at a time: only what it wrote moves maxCommitTS."""
+    """Hold what a pump captures from TiKV: whole transactions, which may share a commit_ts.
+
+    A new data directory becomes one of captured transactions and stays one. Only what the capture
+    writes moves maxCommitTS.
+    """
     kv: IndexOptions = field(default_factory=IndexOptions)

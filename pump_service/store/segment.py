@@ -6,7 +6,7 @@ All little-endian. A segment is records, and, once sealed, a footer.
              4  u64  payload length n
             12  u32  CRC-32C (Castagnoli) of the payload
             16  n    payload: a binlog.Binlog message, never empty
-    footer   0  i64  highest timestamp in the file (start_ts of Prewrites, commit_ts of all else)
+    footer   0  i64  highest timestamp in the file (commit_ts, of Prewrites without one start_ts)
              8  u32  magic 0x123ab922
 
 A segment is sealed if its last four bytes are the footer's magic.

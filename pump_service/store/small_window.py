@@ -26,6 +26,7 @@ _READ_AHEAD_BYTES = 4 << 10  # read behind the last record's beginning: most rec
 _ROW_BYTES = 24  # of a row besides its payload, as `WindowReader.bounds` counts them
 # As TiDB writes them: the fields in order, timestamps of nine bytes, a Prewrite's commit_ts 0.
 _PREWRITE = re.compile(rb"\x08\x00\x10([\x80-\xff]{8}[\x00-\x7f])\x18\x00", re.DOTALL)
+_WHOLE = re.compile(rb"\x08\x00\x10([\x80-\xff]{8}[\x00-\x7f])\x18([\x80-\xff]{8}[\x00-\x7f])", re.DOTALL)
 _OUTCOME = re.compile(rb"\x08([\x01\x02])\x10([\x80-\xff]{8}[\x00-\x7f])\x18([\x80-\xff]{8}[\x00-\x7f])", re.DOTALL)
 
 
@@ -60,7 +61,8 @@ class SmallWindows:
             return None
         try:
             payloads = self._payloads(fids[0], offsets) if fids else []
-            found = self._transactions(list(zip(timestamps, payloads, strict=True)))
+            of_records = _captured if self._index.is_captured else self._transactions
+            found = of_records(list(zip(timestamps, payloads, strict=True)))
         except _NotSmall:
             return None
         size = sum(len(payload) + _ROW_BYTES for _, _, payload in found)
@@ -131,6 +133,19 @@ def _checked_prewrite(ts: int, payload: bytes) -> bytes:
     if prewrite is None or _nine_byte_varint(prewrite[1]) != ts:
         raise _NotSmall
     return payload
+
+
+def _captured(records: list[tuple[int, bytes]]) -> list[tuple[int, int, bytes]]:
+    """Return commit_ts, start_ts and payload of captured transactions. Raises _NotSmall."""
+    found = []
+    for ts, payload in records:
+        whole, fake = _WHOLE.match(payload), _OUTCOME.match(payload)
+        commit = whole[2] if whole is not None else fake[3] if fake is not None else b""
+        if _nine_byte_varint(commit) != ts:
+            raise _NotSmall
+        if whole is not None:
+            found.append((ts, _nine_byte_varint(whole[1]), payload))
+    return found
 
 
 def _nine_byte_varint(data: bytes) -> int:

@@ -9,6 +9,10 @@ The records form a queue in which a Prewrite without outcome holds up the record
 two such Prewrites only the highest commit matters. So the queue is kept as a chain of the open
 Prewrites, each with the highest commit (and the highest mark) that arrived behind it and before the
 next one. Its size is the number of open transactions, however long the head waits.
+
+What a pump captures from TiKV comes as whole transactions in groups of growing commit timestamps,
+of which several may be equal. Nothing is ever open there. The fake binlog behind a group says that
+the group is complete through its timestamp, and nothing else moves max_commit_ts.
 """
 
 from __future__ import annotations
@@ -51,8 +55,15 @@ class Sorter:
     """Compute max_commit_ts. The indexer pushes records once they are indexed; any thread reads."""
 
     def __init__(
-        self, max_commit_ts: int, handled: RecordPointer, long_transactions: dict[int, int] | None = None
+        self,
+        max_commit_ts: int,
+        handled: RecordPointer,
+        long_transactions: dict[int, int] | None = None,
+        *,
+        is_captured: bool = False,
     ) -> None:
+        """Begin at a saved position. `is_captured` if only fake binlogs move max_commit_ts."""
+        self._is_captured = is_captured
         self._lock = threading.Lock()
         self._moved = threading.Condition(self._lock)
         self._waiters = 0
@@ -107,6 +118,9 @@ class Sorter:
         Commit. A Commit that came among these records already is no late one either.
         """
         fid, tps, starts, commits, offsets = batch
+        if self._is_captured:
+            self._push_captured(fid, *(np.array(column, np.int64) for column in (tps, starts, commits, offsets)))
+            return
         waiting, root, now = self._open, self._root, time.monotonic()
         with self._lock:
             before = (root[_COMMIT], root[_MARK], self.newest)
@@ -162,6 +176,9 @@ class Sorter:
         Nearly all have their Prewrite and outcome both among them; those only count with their
         highest commit.
         """
+        if self._is_captured:
+            self._push_captured(fid, tps, starts, commits, offsets)
+            return
         closing = (tps != 0) & (starts != commits)
         rows = np.flatnonzero((tps == 0) | closing)
         rows = rows[np.argsort(starts[rows], kind="stable")]
@@ -194,6 +211,20 @@ class Sorter:
                 columns = (tps[one], starts[one], commits[one], offsets[one])
                 self.push(SorterBatch(fid, *(column.tolist() for column in columns)), replay=True)
             begin = cut + 1
+
+    def _push_captured(self, fid: int, tps: Ints, starts: Ints, commits: Ints, offsets: Ints) -> None:
+        """Push whole transactions, and the fake binlogs behind groups of them."""
+        fakes = np.flatnonzero(starts == commits)
+        with self._lock:
+            self.transactions += len(tps) - len(fakes)
+            newest = int(commits.max(initial=0))
+            if newest > self.newest:
+                self.newest = newest
+                if self._waiters:
+                    self._moved.notify_all()
+        if len(fakes):
+            top = fakes[int(np.argmax(commits[fakes]))]
+            self._advance(fid, int(commits[top]), int(offsets[top]))
 
     def _advance(self, fid: int, commit: int, offset: int) -> None:
         """Add a commit at the end of the queue."""

@@ -13,9 +13,10 @@ import pyarrow as pa
 from sluice.pump_service.store import pull
 from sluice.pump_service.store.binlog_head import encode_outcome, stored_head
 from sluice.pump_service.store.collector import GarbageCollector
-from sluice.pump_service.store.data_format import refuse_newer
+from sluice.pump_service.store.data_format import open_format, refuse_newer
 from sluice.pump_service.store.directory_lock import lock_directory
 from sluice.pump_service.store.errors import (
+    CapturedStoreError,
     CorruptRecordError,
     InvalidRecordError,
     NoSpaceError,
@@ -58,15 +59,18 @@ class Store:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock_fd = lock_directory(data_dir)
         try:
+            self.is_captured = open_format(data_dir, is_captured=options.is_captured)
             self._log = ValueLog(data_dir / "value", options.segment_limit, sync=options.sync_log)
-            self._index = BinlogIndex(data_dir / "kv", options.kv)
+            self._index = BinlogIndex(data_dir / "kv", options.kv, is_captured=self.is_captured)
             standing = self._index.position()
             self._log.cut_torn_end(self._index.latest())
             begin = begin_of_indexing(self._log, self._index, standing)
         except BaseException:
             os.close(self._lock_fd)
             raise
-        self._sorter = Sorter(standing.max_commit_ts, standing.handled, standing.long_transactions)
+        self._sorter = Sorter(
+            standing.max_commit_ts, standing.handled, standing.long_transactions, is_captured=self.is_captured
+        )
         self._indexer = Indexer(
             self._log,
             self._index,
@@ -151,6 +155,14 @@ class Store:
                 return
             if start != commit:
                 fakes_only = False
+                if self.is_captured and (tp != PREWRITE or commit < start):
+                    done(
+                        InvalidRecordError(
+                            f"a binlog of type {tp} with start_ts {start} and commit_ts {commit} is"
+                            " no whole transaction, and others can't be among captured ones"
+                        )
+                    )
+                    return
             size += len(payload)
         if not fakes_only and not self._space.writable:
             done(NoSpaceError(self._space.available, self.options.stop_write_at_available_space))
@@ -212,7 +224,7 @@ class Store:
         issued `ts` before this call (see docs/explanation/no-loss.md), or it would hide commits.
         A captured store sends no mark: its commits come later than PD's timestamps.
         """
-        if self.max_commit_ts < ts and not self.options.is_captured:
+        if self.max_commit_ts < ts and not self.is_captured:
             self._writer.mark(ts)
         return self._sorter.wait_for(ts, timeout_s)
 
@@ -241,7 +253,7 @@ class Store:
         True has everything through `passing_ts`. A captured store never knows it.
         """
         if (
-            self.options.is_captured
+            self.is_captured
             or self._closing.is_set()
             or lo < self.gc_ts
             or self._indexer.gaps
@@ -255,7 +267,7 @@ class Store:
 
         A commit that comes below it is late. A captured store returns nothing beyond max_commit_ts.
         """
-        if ts > self._sorter.passed and not self.options.is_captured:
+        if ts > self._sorter.passed and not self.is_captured:
             self._sorter.passed = ts
 
     def late_behind(self, ts: int) -> list[LateCommit]:
@@ -333,7 +345,7 @@ class Store:
         `is_passing` the reader that gets the window has everything through `hi` then. Always None
         in a captured store.
         """
-        if self.options.is_captured:
+        if self.is_captured:
             return None
         self._writer.mark(passed_ts)
         if not self.all_matched() or not self._sorter.pass_at_rest(hi if is_passing else 0):
@@ -372,6 +384,8 @@ class Store:
         the reader is behind what has been purged; CorruptRecordError at the first unreadable
         record; MissedCommitError if a commit came below this reader's position.
         """
+        if self.is_captured:
+            raise CapturedStoreError("this pump captures changes from TiKV: it has no binlogs to pull")
         count = self._late.count
         if after_ts > 0:
             self._check_purged(after_ts)
@@ -406,9 +420,12 @@ class Store:
     def lookup(self, ts: int) -> bytes | None:
         """Return the payload of the record whose key is `ts`; None if there is none.
 
-        The key is start_ts of a Prewrite, commit_ts of all else. Raises CorruptRecordError if the
-        record can't be read.
+        The key is start_ts of a Prewrite, commit_ts of all else. Of captured transactions that
+        share a commit_ts it is the first. Raises CorruptRecordError if the record can't be read.
         """
+        if self.is_captured:
+            _, fids, offsets = self._index.range(ts - 1, ts, 1)
+            return self._log.read(RecordPointer(int(fids[0]), int(offsets[0]))) if len(fids) else None
         pointer = self._index.get(ts)
         return None if pointer is None else self._log.read(pointer)
 
@@ -434,7 +451,7 @@ class Store:
         Every transaction acknowledged before this call either has its outcome here or commits
         later, if at all. `ts` must come from PD. None if the index is behind. In a captured store it is max_commit_ts.
         """
-        if self.options.is_captured:
+        if self.is_captured:
             return min(ts, self.max_commit_ts)
         if not self.all_indexed():
             return None

@@ -99,7 +99,7 @@ class ValueLog:
                 holes.append(begin)
 
         for batch in scan_segment(segment, 0, segment.size, skipped):
-            top = max(top, int(np.where(batch.tps == 0, batch.starts, batch.commits).max()))
+            top = max(top, int(np.where((batch.tps == 0) & (batch.commits == 0), batch.starts, batch.commits).max()))
             end = batch.end
         written = end if segment.is_zero(end, segment.size) else segment.size
         for hole in holes:  # the second block of a small append, without its first one?
@@ -210,7 +210,7 @@ class ValueLog:
     def append(self, payloads: list[bytes] | tuple[bytes, ...], timestamps: list[int]) -> list[AppendRun]:
         """Write records and make them durable (one fdatasync unless a segment ends among them).
 
-        The footer counts `timestamps`: start_ts of Prewrites, commit_ts of all else. After
+        The footer counts `timestamps`: commit_ts, of Prewrites without one start_ts. After
         DiskFullError nothing may be acknowledged, and the log is as good as before. After another
         OSError it is unknown what was written, and the log must not be used any more.
         """

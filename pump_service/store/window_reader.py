@@ -135,18 +135,18 @@ class WindowReader:
             self._recent.clear()
 
     def _chunk(self, after: int, through: int, entries: int) -> CommittedTransactions:
-        # Each key can be told from its record, so the index needs to give the pointers only, which is twice as fast.
+        # Each key can be told from its record, so the index needs to give the pointers only, which
+        # is twice as fast.
         fids, offsets = self._index.pointers(after, through, entries)
         records, places = self._records.read_heads(fids, offsets)
-        keys = np.where(records.tps == 0, records.starts, records.commits)
-        in_order = np.zeros(len(fids), np.int64)
-        in_order[places] = keys
+        in_order, starts = np.zeros(len(fids), np.int64), np.zeros(len(fids), np.int64)
+        in_order[places], starts[places] = self._timestamps(records), records.starts
         bad: list[UnreadableRecord] = []
-        if len(keys) < len(fids) or not _ascending(in_order, after, through):
+        if len(records) < len(fids) or not self._is_ascending(in_order, starts, after, through):
             indexed, fids, offsets = self._index.range(after, through, entries)
             records, places = self._records.read_heads(fids, offsets)
             at = indexed[places]
-            differs = np.where(records.tps == 0, records.starts, records.commits) != at
+            differs = self._timestamps(records) != at
             for i in np.setdiff1d(np.arange(len(fids)), places).tolist():
                 bad += [UnreadableRecord(int(indexed[i]), int(fids[i]), int(offsets[i]))]
             for i in np.flatnonzero(differs).tolist():
@@ -155,11 +155,37 @@ class WindowReader:
             records = records.select(~differs)
             in_order = indexed
         last = int(in_order[-1]) if len(fids) == entries else through
+        if self._index.is_captured and len(fids) == entries:
+            # Others of the last timestamp may lie behind it: they are read together.
+            if in_order[0] == last:
+                return self._chunk(after, through, 2 * entries)
+            last = int(in_order[in_order < last][-1])
+            records = records.select(records.commits <= last)
+            bad = [each for each in bad if each.ts <= last]
         found = self._join(records, last)
         return replace(found, bad=(*bad, *found.bad)) if bad else found
 
+    def _timestamps(self, records: RecordHeads) -> Ints:
+        """Return the timestamp under which the index has each record."""
+        if self._index.is_captured:
+            return records.commits
+        return np.where(records.tps == 0, records.starts, records.commits)
+
+    def _is_ascending(self, timestamps: Ints, starts: Ints, after: int, through: int) -> bool:
+        """Return whether records are those of (after, through], in the index's order."""
+        if not len(timestamps):
+            return True
+        step = np.diff(timestamps)
+        is_behind = step > 0
+        if self._index.is_captured:
+            is_behind |= (step == 0) & (np.diff(starts) > 0)
+        return bool(timestamps[0] > after and timestamps[-1] <= through and is_behind.all())
+
     def _join(self, records: RecordHeads, through: int) -> CommittedTransactions:
         prewrites = records.tps == 0
+        if self._index.is_captured:
+            whole = _by_commit(records.select(prewrites))
+            return CommittedTransactions(whole, whole, _by_commit(records.select(~prewrites)), through)
         fake = ~prewrites & (records.starts == records.commits)
         commit = (records.tps == COMMIT) & ~fake
         commits = _by_commit(records.select(commit))
@@ -329,7 +355,8 @@ class WindowReader:
     def bounds(self, after: int, through: int, max_transactions: int, max_bytes: int) -> WindowReach:
         """Return the largest end <= `through` within both limits behind `after`.
 
-        The first transaction always fits. The bytes are those of read()'s columns. Unreadable
+        It never ends between two transactions of one commit_ts; the first commit_ts always fits.
+        The bytes are those of read()'s columns. Unreadable
         records, lost Prewrites and stretches that may hide a transaction count, so that a strict
         read of the range reports them. Raises IndexDamagedError as `first_lost`.
         """
@@ -344,7 +371,7 @@ class WindowReader:
             room = int(np.searchsorted(sizes, max_bytes, "right"))
             fits = min(room, max_transactions - count)
             if fits < len(sizes):
-                fits = max(fits, 1 if count == 0 else 0)
+                fits = _between_timestamps(chunk.commits.commits, fits, is_first=count == 0)
                 if fits == 0:
                     return WindowReach(last, count, size)
                 return WindowReach(int(chunk.commits.commits[fits - 1]), count + fits, int(sizes[fits - 1]))
@@ -358,16 +385,20 @@ def _int64(values: Ints) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
-def _ascending(keys: Ints, after: int, through: int) -> bool:
-    if not len(keys):
-        return True
-    return bool(keys[0] > after and keys[-1] <= through and (np.diff(keys) > 0).all())
-
-
 def _by_commit(records: RecordHeads) -> RecordHeads:
+    """Return records by commit_ts, and by start_ts where several share it."""
     if len(records) > 1 and bool((np.diff(records.commits) <= 0).any()):
-        return records.select(np.argsort(records.commits, kind="stable"))
+        return records.select(np.lexsort((records.starts, records.commits)))
     return records
+
+
+def _between_timestamps(commits: Ints, count: int, *, is_first: bool) -> int:
+    """Return how many of ascending commits, at most `count`, end where another timestamp begins.
+
+    If that is none and `is_first`, it is all that share the first timestamp.
+    """
+    count = int(np.searchsorted(commits, commits[count], "left"))
+    return count or (int(np.searchsorted(commits, commits[0], "right")) if is_first else 0)
 
 
 def groups(sizes: Ints, max_bytes: int, max_rows: int) -> Iterator[tuple[int, int]]:

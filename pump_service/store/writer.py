@@ -242,7 +242,7 @@ class Writer:
         batches: list[SorterBatch] = []
         if records:
             tps, starts, commits, payloads = zip(*records, strict=True)
-            timestamps = [c if tp else s for tp, s, c in zip(tps, starts, commits, strict=True)]
+            timestamps = [c if tp or c else s for tp, s, c in zip(tps, starts, commits, strict=True)]
             began = time.monotonic()
             failpoints.hit("writer.before_write")
             for run in self._log.append(payloads, timestamps):

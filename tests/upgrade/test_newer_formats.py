@@ -125,11 +125,11 @@ def test_a_newer_relay_log_or_archive_is_refused_before_anything_is_claimed_in_i
 
 def test_a_newer_pump_s_data_directory_is_refused_before_it_is_touched(folder: Path) -> None:
     data = folder / "pump"
-    (data / ".format").write_text("2\n")
+    (data / ".format").write_text("3\n")
     torn = data / "value/000000.vlog"
     torn.write_bytes(torn.read_bytes() + b"what a newer format may have behind the records")
     before = everything(folder)
-    with pytest.raises(StoreError, match=r"have format '2' by .*\.format") as caught:
+    with pytest.raises(StoreError, match=r"have format '3' by .*\.format") as caught:
         Store.open(data, storekit.OPTIONS)
     assert "start the version of the pump that wrote it" in str(caught.value)
     assert everything(folder) == before

@@ -1,0 +1,99 @@
+"""The definitions at the begin of a capture, from TiKV's schema keys, and what later keys make of them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from sluice.pump_service.capture.schema_tracker import MetaChange, SchemaTracker
+from sluice.tidb import tso
+from sluice.tidb.history import SYSTEM_SCHEMAS, SchemaHistory
+from sluice.tidb.job import DdlHistoryJob
+from sluice.tidb.partitions import partition_ids
+from sluice.tidb.pd import PDClient
+from sluice.tidb.schema import MAX_USER_TABLE_ID
+from sluice.tidb.tikv import TiKVClient
+from tests.pump_service.capture.test_binlog_writer import COMING, PARTED, PARTITIONS, PLAIN, USER, table_info, tracker
+from tests.tidb import recorded
+from tests.tidb.wire_cluster import Cluster, Range
+
+TS = tso.compose(1_700_000_000_000, 0)
+
+
+@pytest.fixture
+def tikv() -> Iterator[TiKVClient]:
+    """TiKV with the schema keys of a recording, in two regions that cut through a database."""
+    cluster = Cluster()
+    with gzip.open(recorded.FOLDER / "ddl" / "tikv-meta.jsonl.gz", "rt") as lines:
+        pairs = [json.loads(line) for line in lines if line.startswith("{")]
+    cluster.data = {bytes.fromhex(pair["key"]): bytes.fromhex(pair["value"]) for pair in pairs}
+    middle = sorted(key for key in cluster.data if b"Table:" in key)[20]
+    cluster.regions[:] = [Range(2, b"", middle, 1), Range(3, middle, b"", 2)]
+    with PDClient(cluster.urls, timeout_s=30) as pd, TiKVClient(pd, timeout_s=60) as client:
+        yield client
+    cluster.stop()
+
+
+def test_the_definitions_in_tikv_are_those_that_all_ddl_jobs_have_made(tikv: TiKVClient) -> None:
+    schema = SchemaTracker.read(tikv, TS)
+    jobs = [DdlHistoryJob.from_json(job) for job in recorded.meta("ddl")[0].values()]
+    history = SchemaHistory.from_jobs(jobs)
+    assert schema.schema_version >= history.schema_version > 0
+    replicated = [
+        table
+        for table in history.tables.values()
+        if table.schema_name not in SYSTEM_SCHEMAS and table.id <= MAX_USER_TABLE_ID and table.is_base_table
+    ]
+    assert len(replicated) > 5
+    for table in replicated:
+        found = schema.table(table.id)
+        assert found is not None and (found.full_name, found.columns) == (table.full_name, table.columns)
+        for physical_id in partition_ids(table) or [table.id]:
+            converter = schema.converter(physical_id, 1)
+            assert converter is not None and converter.table.id == table.id
+            assert not schema.is_system(physical_id)
+    for table in history.tables.values():
+        if table.schema_name in SYSTEM_SCHEMAS:
+            assert schema.is_system(table.id) and schema.converter(table.id, 1) is None
+
+
+def define(table_id: int, info: bytes, schema_id: int = USER) -> MetaChange:
+    return MetaChange(f"DB:{schema_id}".encode(), "h", f"Table:{table_id}".encode(), info)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_exchanged_partition_and_its_table_swap_their_ids(order: int) -> None:
+    schema = tracker()
+    first, second = PARTITIONS
+    schema.apply(
+        [
+            define(PARTED, table_info(PARTED, partitions=(PLAIN, second))),
+            define(PLAIN, b""),
+            define(first, table_info(first)),
+        ][::order]
+    )
+    owners = {i: converter.table.id for i in (PLAIN, first, second) if (converter := schema.converter(i, 1))}
+    assert owners == {PLAIN: PARTED, first: first, second: PARTED}
+
+
+def test_a_partition_that_is_reorganized_counts_from_the_step_on_that_makes_it_public() -> None:
+    schema = tracker()
+    first, second = PARTITIONS
+    assert schema.converter(COMING, 1) is None and schema.converter(first, 1) is not None
+    schema.apply([define(PARTED, table_info(PARTED, partitions=(COMING, second)))])
+    converter = schema.converter(COMING, 1)
+    assert converter is not None and converter.table.id == PARTED
+    assert schema.converter(first, 1) is None
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_table_that_moves_to_another_database_stays(order: int) -> None:
+    schema = tracker()
+    database = MetaChange(b"DBs", "h", b"DB:3", b'{"id": 3, "db_name": {"O": "other", "L": "other"}}')
+    moved = [define(PLAIN, b""), define(PLAIN, table_info(PLAIN), 3)]
+    schema.apply([*moved[::order], database])
+    table = schema.table(PLAIN)
+    assert table is not None and table.full_name == "other.t50"

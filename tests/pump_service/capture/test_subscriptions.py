@@ -1,0 +1,165 @@
+"""Whatever befalls regions and streams: at a frontier, exactly the transactions through it have come, whole."""
+
+import tempfile
+from pathlib import Path
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from sluice.pump_service.capture.coverage import Coverage
+from sluice.pump_service.capture.matcher import MatcherTotals
+from sluice.pump_service.capture.run_files import RunFolder
+from sluice.pump_service.capture.sorter import CommitSorter
+from sluice.pump_service.capture.subscriptions import Locate, Send, Subscriptions
+from tests.pump_service.capture.small_tikv import KEYS, SPANS, SmallTiKV
+
+STEPS = (
+    "begin", "prewrite", "prewrite", "prewrite", "commit", "commit", "one phase", "rollback", "split", "merge", "move",
+    "scan", "scan", "advance", "advance", "deliver", "deliver", "break", "silence", "congest", "tick", "locate", "take",
+    "flow", "flow", "flow",
+)  # fmt: skip
+
+
+class World:
+    """The client's decisions, the small TiKV, and what has been taken so far."""
+
+    def __init__(self, folder: Path, memory_bytes: int) -> None:
+        self.tikv = SmallTiKV()
+        self.tikv.one_phase(KEYS[:6], b"before")
+        self.from_ts = self.tikv.tso()
+        self.sorter = CommitSorter(RunFolder(folder), memory_bytes)
+        self.totals = MatcherTotals(self.sorter, memory_bytes)
+        self.coverage = Coverage(SPANS, self.from_ts)
+        self.subscriptions = Subscriptions(self.coverage, self.totals, 7)
+        self.now = 0.0
+        self.locates: list[Locate] = []
+        self.frontier = self.from_ts
+        self.taken: dict[tuple[int, int], dict[bytes, tuple[bytes, bytes, bool]]] = {}
+
+    def step(self, name: str, a: int, b: int) -> None:
+        tikv, now = self.tikv, self.now
+        txn = tikv.open[a % len(tikv.open)] if tikv.open else None
+        if name == "begin":
+            tikv.begin(is_async=bool(b % 2))
+        elif name == "prewrite" and txn:
+            tikv.prewrite(txn, KEYS[b % len(KEYS)], b"v%d" % b * (b % 5))
+        elif name == "commit" and txn:
+            tikv.commit(txn, b % 3 + 1)
+        elif name == "one phase":
+            tikv.one_phase([KEYS[a % len(KEYS)], KEYS[b % len(KEYS)]], b"one" * (b % 4))
+        elif name == "rollback" and txn:
+            tikv.rollback(txn, is_visible=bool(b % 2))
+        elif name == "split":
+            tikv.split(KEYS[b % len(KEYS)])
+        elif name == "merge":
+            tikv.merge(a)
+        elif name == "move":
+            tikv.move(a, is_named=bool(b % 2))
+        elif name == "scan":
+            tikv.scan(a % 4 + 1)
+        elif name == "advance":
+            tikv.advance(goes_back=bool(b % 2))
+        elif name == "deliver":
+            self.deliver(a % 6 + 1)
+        elif name == "break":
+            broken = tikv.break_stream(a)
+            if broken:
+                self.subscriptions.stream_ended(*broken, now)
+        elif name == "silence":
+            tikv.silence(a)
+        elif name == "congest":
+            tikv.congest(a)
+        elif name == "tick":
+            self.now += (0.2, 0.2, 0.2, 2.0, 2.0, 100.0, 1000.0)[b % 7]
+            self.subscriptions.tick(self.now)
+        elif name == "locate":
+            self.locate(a)
+        elif name == "take":
+            self.take()
+        elif name == "flow":
+            for part in ("tick", "locate", "scan", "advance", "deliver", "take"):
+                self.step(part, a, b)
+        self.act()
+        self.totals.relieve()
+        self.sorter.relieve()
+        self.check()
+
+    def deliver(self, messages: int) -> None:
+        for stream in list(self.tikv.sent):
+            for _ in range(min(messages, len(self.tikv.sent[stream]))):
+                self.subscriptions.received(*stream, self.tikv.sent[stream].popleft(), self.now)
+
+    def act(self) -> None:
+        actions, self.subscriptions.actions = self.subscriptions.actions, []
+        for action in actions:
+            if isinstance(action, Send):
+                self.tikv.request(*action)
+            else:
+                self.locates.append(action)
+
+    def locate(self, limit: int) -> None:
+        locates, self.locates = self.locates, []
+        for start, end in locates:
+            if limit % 7 == 6:
+                self.subscriptions.not_located(start, end, self.now)
+                continue
+            found = [r for r in self.tikv.regions if r.start_key < end and (not r.end_key or start < r.end_key)]
+            self.subscriptions.located(start, end, found[: limit % 5 + 1], self.now)
+
+    def check(self) -> None:
+        pieces = list(self.coverage)
+        for start, end in SPANS:
+            inside = [piece for piece in pieces if start <= piece.start < end]
+            assert [piece.start for piece in inside] == [start, *(piece.end for piece in inside[:-1])]
+            assert inside[-1].end == end
+        assert self.coverage.frontier() >= self.frontier
+        assert self.totals.prewrites == sum(
+            len(of) for matcher in self.totals.matchers for of in matcher._open.values()
+        )
+
+    def take(self) -> None:
+        self.frontier = self.coverage.frontier()
+        for each in self.sorter.take(self.frontier):
+            identity = (each.commit_ts, each.start_ts)
+            assert identity > max(self.taken, default=(0, 0))
+            assert each.commit_ts <= self.frontier
+            self.taken[identity] = {c.key: (c.value, c.old_value, c.is_delete) for c in each.changes}
+        assert self.taken == {
+            identity: changes
+            for identity, changes in self.tikv.committed.items()
+            if self.from_ts < identity[0] <= self.frontier
+        }
+
+    def settle(self) -> None:
+        """End all transactions and let everything arrive: the frontier must reach the present."""
+        for txn in list(self.tikv.open):
+            if (txn.locked and txn.start_ts % 2) or txn.commit_ts:
+                self.tikv.commit(txn, len(KEYS))
+            else:
+                self.tikv.rollback(txn, is_visible=True)
+        target = self.tikv.tso()
+        for _ in range(60):
+            self.now += 20
+            for step in ("tick", "locate", "scan", "scan", "advance", "deliver", "deliver"):
+                self.step(step, 4, 0)
+                self.deliver(1000)
+            if self.coverage.frontier() > target:
+                break
+        assert self.coverage.frontier() > target
+        self.take()
+        assert self.totals.prewrites == 0 or self.totals.bytes > 0
+        assert self.sorter.bytes == 0
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 50), st.integers(0, 50)), max_size=150),
+    st.sampled_from([200, 2000, 1 << 30]),
+)
+@example([("tick", 0, 0), ("locate", 4, 0), ("scan", 3, 0), ("deliver", 5, 0)], 1 << 30)
+def test_at_every_frontier_exactly_the_transactions_through_it_have_come(steps, memory_bytes):
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(Path(folder) / "runs", memory_bytes)
+        for step in steps:
+            world.step(*step)
+        world.settle()
