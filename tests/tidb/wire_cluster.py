@@ -220,6 +220,17 @@ class _TiKV(pb_grpc.tikv.TikvServicer):
             pairs=[pb.tikv.KvPair(key=key, value=self._cluster.data.get(key), error=self._locked(key)) for key in keys]
         )
 
+    def KvScanLock(self, request, context):
+        if problem := self._problem(request, request.start_key):
+            return pb.tikv.ScanLockResponse(region_error=problem)
+        region = next(one for one in self._cluster.regions if one.id == request.context.region_id)
+        found = [
+            lock
+            for key, lock in sorted(self._cluster.locks.items())
+            if region.covers(key) and request.start_key <= key and lock.lock_version <= request.max_version
+        ]
+        return pb.tikv.ScanLockResponse(locks=found[: request.limit])
+
     def MvccGetByKey(self, request, context):
         if problem := self._problem(request, request.key):
             return pb.tikv.MvccGetByKeyResponse(region_error=problem)

@@ -240,6 +240,13 @@ class TiKVClient:
             return TxnStatus(TxnKind.ROLLED_BACK)
         return TxnStatus(TxnKind.UNDECIDED)
 
+    def call(self, method: str, key: bytes, request: Any, response_type: Any) -> tuple[Region, Any]:
+        """Send a request to the region of a key, and return the region that answered and its response.
+
+        Its key errors are the caller's.
+        """
+        return self._send(method, key, request, response_type, self._backoff())
+
     def close(self) -> None:
         """Closes the connections; the PD client stays open."""
         self._closed.set()
